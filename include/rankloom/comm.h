@@ -1,0 +1,109 @@
+/* Process groups and their collectives. Every operation is enqueued on a stream, as in NCCL. */
+#ifndef RANKLOOM_COMM_H
+#define RANKLOOM_COMM_H
+
+#include <rankloom/device.h>
+#include <rankloom/launch.h>
+LOOM_BEGIN
+
+/* A process group: an ordered set of ranks that call collectives together, in the same order. Opaque. */
+typedef struct loom_comm loom_comm;
+
+typedef enum loom_reduce_op { LOOM_SUM, LOOM_AVG, LOOM_MAX, LOOM_MIN, LOOM_REDUCE_OPS } loom_reduce_op;
+
+typedef enum loom_call_kind {
+    LOOM_CALL_ALL_REDUCE,
+    LOOM_CALL_REDUCE_SCATTER,
+    LOOM_CALL_ALL_GATHER,
+    LOOM_CALL_ALL_TO_ALL,
+    LOOM_CALL_ALL_TO_ALL_V,
+    LOOM_CALL_BROADCAST,
+    LOOM_CALL_SEND,
+    LOOM_CALL_RECV,
+    LOOM_CALL_BARRIER,
+    LOOM_CALL_SPLIT,
+    LOOM_CALL_KINDS,
+} loom_call_kind;
+LOOM_API const char *loom_call_kind_name(loom_call_kind kind);
+LOOM_API const char *loom_reduce_op_name(loom_reduce_op op);
+
+typedef struct loom_comm_config {
+    double deadline_s;     /* of every wait; 0: RANKLOOM_TIMEOUT_S, else 600 */
+    const char *transport; /* "auto", "shm", "tcp", "nccl"; NULL: RANKLOOM_TRANSPORT, else auto */
+} loom_comm_config;
+
+/* The world of `launch` on `device`. Collective over all ranks. The store must outlive the comm. `config` may be NULL. */
+LOOM_API loom_status loom_comm_open_world(const loom_launch *launch, loom_store *store, loom_device *device,
+                                          const loom_comm_config *config, loom_comm **world);
+
+/* One process stands for rank `rank` of a world of `size`: nothing travels, every call succeeds at once and is counted. */
+LOOM_API loom_status loom_comm_open_dry(int rank, int size, loom_device *device, loom_comm **world);
+
+/* Ranks of `parent` with equal `color` form a new comm, ordered by (key, parent rank); color < 0: none, *comm is NULL.
+ * Collective over `parent`. `name` appears in every message and in the mismatch check ("tp", "pp", …); copied, at most 31 bytes.
+ * On a dry world the members cannot be asked: use loom_comm_create(). */
+LOOM_API loom_status loom_comm_split(loom_comm *parent, int color, int key, const char *name, loom_comm **comm);
+
+/* Same, with the members given as parent ranks in order (this rank among them, or none: *comm is NULL). Every rank of `parent`
+ * calls; ranks in one group give the same list. Works on dry worlds; the mesh uses only this one. */
+LOOM_API loom_status loom_comm_create(loom_comm *parent, const int *members, int count, const char *name, loom_comm **comm);
+
+LOOM_API void loom_comm_free(loom_comm *comm); /* accepts NULL; safe after an error; not collective */
+LOOM_API int loom_comm_rank(const loom_comm *comm);
+LOOM_API int loom_comm_size(const loom_comm *comm);
+LOOM_API int loom_comm_world_rank(const loom_comm *comm, int rank); /* of a member, in the world it descends from */
+LOOM_API const char *loom_comm_name(const loom_comm *comm);
+LOOM_API const char *loom_comm_transport(const loom_comm *comm); /* "shm", "dry", … */
+LOOM_API loom_device *loom_comm_device(const loom_comm *comm);
+
+/* --- collectives -----------------------------------------------------------------------------------------------------
+ * Enqueued: a call returns at once, and buffers are lent to the library until `stream` has passed it. All ranks call with equal
+ * count, dtype and op, in the same order as their other calls on `comm`. LOOM_E_INVALID if an argument cannot be right; what only
+ * shows while it runs (LOOM_E_MISMATCH, LOOM_E_PEER) comes out of loom_stream_wait(), on every rank. Counts are elements. 16-bit and
+ * 8-bit floats accumulate in f32, always in rank order, so every run gives the same bits on every rank. A count of 0 is legal. */
+
+/* recv[count] = op over ranks of send[count]. In place: recv == send. */
+LOOM_API loom_status loom_all_reduce(loom_comm *comm, const void *send, void *recv, size_t count, loom_dtype dtype, loom_reduce_op op, loom_stream *stream);
+/* Rank r keeps block r: send [size * count], recv [count]. In place: recv == send + rank * count. */
+LOOM_API loom_status loom_reduce_scatter(loom_comm *comm, const void *send, void *recv, size_t count, loom_dtype dtype, loom_reduce_op op, loom_stream *stream);
+/* recv [size * count] = blocks of all ranks in order; send [count]. In place: send == recv + rank * count. */
+LOOM_API loom_status loom_all_gather(loom_comm *comm, const void *send, void *recv, size_t count, loom_dtype dtype, loom_stream *stream);
+/* Block r of send goes to rank r; block r of recv comes from rank r. Both [size * count]. Not in place. */
+LOOM_API loom_status loom_all_to_all(loom_comm *comm, const void *send, void *recv, size_t count, loom_dtype dtype, loom_stream *stream);
+/* send_counts[size], send_offsets[size], recv_counts[size], recv_offsets[size] are elements; copied before the call returns.
+ * recv_counts[r] here must equal send_counts[rank] there; a difference is LOOM_E_MISMATCH. Not in place. */
+LOOM_API loom_status loom_all_to_all_v(loom_comm *comm, const void *send, const size_t *send_counts, const size_t *send_offsets, void *recv,
+                                       const size_t *recv_counts, const size_t *recv_offsets, loom_dtype dtype, loom_stream *stream);
+LOOM_API loom_status loom_broadcast(loom_comm *comm, void *buffer, size_t count, loom_dtype dtype, int root, loom_stream *stream);
+/* All ranks arrive. `name` is compared: two different names that meet are LOOM_E_MISMATCH on all ranks. NULL: "". */
+LOOM_API loom_status loom_barrier(loom_comm *comm, const char *name, loom_stream *stream);
+
+/* --- point to point ---------------------------------------------------------------------------------------------------
+ * Matched by (peer, tag), in order within a tag. A send is over when the peer has taken the data; so two ranks that both wait for
+ * a send before they post the receive end at the deadline with a message that names both calls. Between group_begin and group_end calls
+ * on one stream only queue; at group_end they go on together, in any order. Count or dtype that differ are LOOM_E_MISMATCH on both. */
+LOOM_API loom_status loom_send(loom_comm *comm, const void *buffer, size_t count, loom_dtype dtype, int peer, uint64_t tag, loom_stream *stream);
+LOOM_API loom_status loom_recv(loom_comm *comm, void *buffer, size_t count, loom_dtype dtype, int peer, uint64_t tag, loom_stream *stream);
+LOOM_API loom_status loom_group_begin(loom_comm *comm);
+LOOM_API loom_status loom_group_end(loom_comm *comm, loom_stream *stream);
+
+/* --- what travelled -------------------------------------------------------------------------------------------------------
+ * Bytes that this rank hands to other ranks, by the algorithm-free law of each call (all_reduce 2(n-1)/n of the buffer, reduce_scatter and
+ * all_gather (n-1)/n of the whole, all_to_all what is not its own, broadcast the buffer on every rank but one, send the message):
+ * the same figure on every transport, so the planner can predict it exactly. */
+typedef struct loom_traffic {
+    uint64_t calls[LOOM_CALL_KINDS];
+    uint64_t bytes[LOOM_CALL_KINDS];
+} loom_traffic;
+LOOM_API void loom_comm_traffic(const loom_comm *comm, loom_traffic *traffic);
+LOOM_API void loom_comm_reset_traffic(loom_comm *comm);
+
+/* Seconds this comm's calls kept their stream's caller waiting (exposed communication). */
+LOOM_API double loom_comm_exposed_s(const loom_comm *comm);
+
+/* Writes the last operations of every comm of this world (the flight recorder) as JSON lines. Also done when a deadline expires,
+ * to stderr, or to the file that RANKLOOM_FLIGHT_RECORDER names ("%r" is the rank). */
+LOOM_API loom_status loom_comm_dump(const loom_comm *comm, const char *path);
+
+LOOM_END
+#endif

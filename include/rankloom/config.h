@@ -1,0 +1,73 @@
+/* Strict YAML and JSON: a small tree that remembers line and column, and typed reading that collects every problem of a file.
+ *
+ * Use: parse, then read fields through a loom_reader, which notes each problem and which keys were asked for; at the end
+ * loom_reader_finish() turns all problems (unknown keys with the nearest known one included) into one status and message. */
+#ifndef RANKLOOM_CONFIG_H
+#define RANKLOOM_CONFIG_H
+
+#include <rankloom/status.h>
+LOOM_BEGIN
+
+typedef struct loom_config loom_config; /* a parsed document; owns its nodes */
+typedef struct loom_node loom_node;     /* borrowed from its document */
+
+typedef enum loom_node_kind { LOOM_NODE_NULL, LOOM_NODE_SCALAR, LOOM_NODE_LIST, LOOM_NODE_MAP } loom_node_kind;
+
+/* YAML 1.1 core (libyaml) without its traps: a duplicate key, an alias bomb (more than 100,000 visited nodes), nesting above 64,
+ * a tab as indentation, a second document, a ${reference} of another tool are errors with line and column. `source` names the text in
+ * messages (a path). Files above 64 MiB are refused. JSON files (".json", or text that begins with '{') go through the JSON
+ * parser: RFC 8259, strict, same bounds, same tree. */
+LOOM_API loom_status loom_config_parse(const char *source, const char *text, size_t bytes, loom_config **config);
+LOOM_API loom_status loom_config_load(const char *path, loom_config **config);
+LOOM_API void loom_config_free(loom_config *config); /* accepts NULL */
+LOOM_API const loom_node *loom_config_root(const loom_config *config);
+LOOM_API const char *loom_config_source(const loom_config *config);
+
+/* Sets "a.b.c=value" (value is YAML), as on a command line, creating maps on the way. Messages name the assignment. */
+LOOM_API loom_status loom_config_override(loom_config *config, const char *assignment);
+
+LOOM_API loom_node_kind loom_node_get_kind(const loom_node *node); /* NULL node: LOOM_NODE_NULL */
+LOOM_API int loom_node_line(const loom_node *node);                /* from 1 */
+LOOM_API int loom_node_column(const loom_node *node);
+LOOM_API size_t loom_node_count(const loom_node *node); /* children of a list or map, else 0 */
+LOOM_API const loom_node *loom_node_at(const loom_node *node, size_t index);
+LOOM_API const char *loom_node_key_at(const loom_node *node, size_t index); /* of a map */
+LOOM_API const loom_node *loom_node_get(const loom_node *node, const char *key);
+LOOM_API const char *loom_node_text(const loom_node *node); /* of a scalar, else NULL */
+LOOM_API bool loom_node_quoted(const loom_node *node);
+
+/* One reader per file. A reading function returns true and fills *value when the key is there and right; when it is absent it leaves
+ * *value (the caller's default) and returns false; when it is wrong it notes the problem and returns false. `map` may be NULL (an
+ * absent section). One rule for all fields: integers take 4096, 4_096, 1e3, 4096.0 if whole, 64 bits, never 4k or 1,000; reals take all
+ * forms of YAML and JSON; booleans true True TRUE false False FALSE, unquoted, and nothing else. */
+typedef struct loom_reader loom_reader;
+LOOM_API loom_status loom_reader_open(const loom_config *config, loom_reader **reader);
+LOOM_API const loom_node *loom_read_map(loom_reader *reader, const loom_node *map, const char *key);
+LOOM_API const loom_node *loom_read_list(loom_reader *reader, const loom_node *map, const char *key);
+LOOM_API bool loom_read_i64(loom_reader *reader, const loom_node *map, const char *key, int64_t low, int64_t high, int64_t *value);
+LOOM_API bool loom_read_int(loom_reader *reader, const loom_node *map, const char *key, int low, int high, int *value);
+LOOM_API bool loom_read_f64(loom_reader *reader, const loom_node *map, const char *key, double low, double high, double *value);
+LOOM_API bool loom_read_bool(loom_reader *reader, const loom_node *map, const char *key, bool *value);
+LOOM_API bool loom_read_text(loom_reader *reader, const loom_node *map, const char *key, const char **value); /* borrowed from the document */
+/* `names` is NULL-terminated; *value is the index. The problem of a wrong word lists them and names the nearest. */
+LOOM_API bool loom_read_choice(loom_reader *reader, const loom_node *map, const char *key, const char *const *names, int *value);
+LOOM_API bool loom_read_i64_list(loom_reader *reader, const loom_node *map, const char *key, int64_t low, int64_t high, size_t capacity, int64_t *values, size_t *count);
+LOOM_API bool loom_read_f64_list(loom_reader *reader, const loom_node *map, const char *key, double low, double high, size_t capacity, double *values, size_t *count);
+/* Parses the scalar `node` itself (an element of a list, a value of either of two kinds) by the same rules; notes nothing. */
+LOOM_API bool loom_node_as_i64(const loom_node *node, int64_t *value);
+LOOM_API bool loom_node_as_f64(const loom_node *node, double *value);
+/* The key is required: notes "key missing" with the line of its map when it is not there. */
+LOOM_API void loom_require(loom_reader *reader, const loom_node *map, const char *key);
+/* Notes a problem of the caller's own at `node` (its line and column are put in front). */
+LOOM_API void loom_reader_problem(loom_reader *reader, const loom_node *node, const char *format, ...) LOOM_PRINTF(3, 4);
+/* Keys nobody asked for may stay in this map (a file of others, a section read elsewhere). Keys starting with "x-" are always free. */
+LOOM_API void loom_reader_allow_unknown(loom_reader *reader, const loom_node *map);
+LOOM_API int loom_reader_problems(const loom_reader *reader);
+/* LOOM_OK, or LOOM_E_INVALID with every problem in the message, one a line: "file:line:column: what". Frees the reader. */
+LOOM_API loom_status loom_reader_finish(loom_reader *reader);
+
+/* The nearest of `names` (NULL-terminated) by edit distance, or NULL when none is near. */
+LOOM_API const char *loom_nearest_name(const char *name, const char *const *names);
+
+LOOM_END
+#endif

@@ -1,0 +1,94 @@
+/* Devices: memory with a ledger, in-order streams, events. Code above this header is written once for CPU and CUDA. */
+#ifndef RANKLOOM_DEVICE_H
+#define RANKLOOM_DEVICE_H
+
+#include <rankloom/dtype.h>
+#include <rankloom/status.h>
+LOOM_BEGIN
+
+typedef enum loom_device_kind {
+    LOOM_CPU,
+    LOOM_CUDA,
+    LOOM_DRY, /* memory is only counted, kernels do nothing: a rank of any size can be rehearsed on a laptop */
+} loom_device_kind;
+
+/* What an allocation is for. The ledger keeps live and peak bytes for each, and the planner predicts the same rows. */
+typedef enum loom_memory_use {
+    LOOM_MEM_WEIGHTS,
+    LOOM_MEM_GRADIENTS,
+    LOOM_MEM_OPTIMIZER,
+    LOOM_MEM_ACTIVATIONS,
+    LOOM_MEM_LOGITS,
+    LOOM_MEM_COMM,
+    LOOM_MEM_WORKSPACE,
+    LOOM_MEM_OTHER,
+    LOOM_MEM_USES,
+} loom_memory_use;
+LOOM_API const char *loom_memory_use_name(loom_memory_use use);
+
+typedef struct loom_device loom_device; /* opaque; one thread at a time allocates from it */
+typedef struct loom_stream loom_stream; /* opaque; an in-order queue */
+typedef struct loom_event loom_event;   /* opaque; a point in a stream */
+
+typedef struct loom_device_config {
+    int index;             /* CUDA ordinal among the visible devices; 0 for CPU */
+    int threads;           /* threads of a kernel on CPU; 0: OMP_NUM_THREADS, else the cores this process may use */
+    uint64_t heap_bytes;   /* CPU: address space reserved for the shared heap; 0: RANKLOOM_HEAP_BYTES, else 4 x the host's memory */
+} loom_device_config;
+
+/* Opens a device. `config` may be NULL for defaults. On CPU all memory comes from a heap on a memfd that ranks of the same
+ * host read directly (comm/shm); pages are reserved when they are allocated, so a lack of memory is LOOM_E_MEMORY and never SIGBUS.
+ * A CUDA device that the build or the machine lacks is LOOM_E_UNSUPPORTED with the reason in words. */
+LOOM_API loom_status loom_device_open(loom_device_kind kind, const loom_device_config *config, loom_device **device);
+LOOM_API void loom_device_close(loom_device *device); /* accepts NULL; everything allocated from it must be freed before */
+LOOM_API loom_device_kind loom_device_get_kind(const loom_device *device);
+LOOM_API int loom_device_threads(const loom_device *device);
+
+/* `bytes` of zeroed memory aligned to 64, or NULL in *memory when bytes is 0. The caller frees with loom_free().
+ * On LOOM_DRY the pointer is an address that must never be read or written. */
+LOOM_API loom_status loom_alloc(loom_device *device, size_t bytes, loom_memory_use use, void **memory);
+LOOM_API void loom_free(loom_device *device, void *memory); /* accepts NULL */
+
+/* Bytes as asked for, rounded up to 64 each: what is live now and the most that ever was. `total` peaks are of the sum. */
+typedef struct loom_ledger {
+    uint64_t live[LOOM_MEM_USES], peak[LOOM_MEM_USES];
+    uint64_t live_total, peak_total;
+    uint64_t allocations;
+} loom_ledger;
+LOOM_API void loom_device_ledger(const loom_device *device, loom_ledger *ledger);
+LOOM_API void loom_device_reset_peak(loom_device *device);
+
+/* --- streams ----------------------------------------------------------------------------------------------------
+ * Work enqueued on one stream happens in that order. CPU streams come in two kinds. An inline stream has no thread: compute runs at
+ * once in the caller; communication that has to wait for a peer stays queued and goes on whenever its owner calls anything of
+ * this header or of comm.h on *any* of the device's streams, so a message posted on one stream makes progress under compute on another.
+ * A worker stream has a thread of its own. */
+typedef enum loom_stream_kind { LOOM_STREAM_INLINE, LOOM_STREAM_WORKER } loom_stream_kind;
+
+LOOM_API loom_status loom_stream_open(loom_device *device, loom_stream_kind kind, const char *name, loom_stream **stream);
+LOOM_API void loom_stream_close(loom_stream *stream); /* accepts NULL; waits for nothing: abandons what is queued */
+LOOM_API loom_device *loom_stream_device(const loom_stream *stream);
+LOOM_API const char *loom_stream_name(const loom_stream *stream);
+
+/* Waits until everything enqueued so far is done, or fails with the first error of it (LOOM_E_MISMATCH, LOOM_E_PEER …). */
+LOOM_API loom_status loom_stream_wait(loom_stream *stream);
+/* LOOM_OK when idle, LOOM_PENDING when not, or the error. Drives progress. */
+LOOM_API loom_status loom_stream_query(loom_stream *stream);
+/* Drives every stream of the device a little: call it between layers so that posted communication goes on. */
+LOOM_API void loom_device_progress(loom_device *device);
+
+/* Runs `work(argument)` in stream order. On CUDA: as a host function. A failure poisons the stream: later work does not run. */
+typedef loom_status loom_work_fn(void *argument);
+LOOM_API loom_status loom_stream_run(loom_stream *stream, loom_work_fn *work, void *argument);
+LOOM_API loom_status loom_stream_copy(loom_stream *stream, void *to, const void *from, size_t bytes);
+LOOM_API loom_status loom_stream_fill_zero(loom_stream *stream, void *memory, size_t bytes);
+
+/* --- events ------------------------------------------------------------------------------------------------------ */
+LOOM_API loom_status loom_event_open(loom_device *device, loom_event **event);
+LOOM_API void loom_event_close(loom_event *event);                                 /* accepts NULL */
+LOOM_API loom_status loom_event_record(loom_event *event, loom_stream *stream);      /* the point after what is queued now */
+LOOM_API loom_status loom_stream_wait_event(loom_stream *stream, loom_event *event); /* later work of stream waits for it */
+LOOM_API loom_status loom_event_query(const loom_event *event);                      /* LOOM_OK or LOOM_PENDING */
+
+LOOM_END
+#endif

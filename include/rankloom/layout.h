@@ -1,0 +1,97 @@
+/* The layout: how one model is split over ranks. Plain data, decided once, read by mesh, schedules, memory model, engine, planner. */
+#ifndef RANKLOOM_LAYOUT_H
+#define RANKLOOM_LAYOUT_H
+
+#include <rankloom/model.h>
+LOOM_BEGIN
+
+enum { LOOM_MAX_STAGES = 1024 }; /* pp * vpp */
+
+/* The grid's axes. Rank order, fastest first: tp, cp, dp, pp (placement may permute it). Folded axes share those ranks:
+ * the ranks of one stage, tp x cp x dp of them, are also etp x ep x edp. */
+typedef enum loom_axis {
+    LOOM_AXIS_TP,
+    LOOM_AXIS_CP,
+    LOOM_AXIS_DP,
+    LOOM_AXIS_PP,
+    LOOM_AXIS_ETP,
+    LOOM_AXIS_EP,
+    LOOM_AXIS_EDP,
+    LOOM_AXES,
+} loom_axis;
+LOOM_API const char *loom_axis_name(loom_axis axis);
+
+typedef enum loom_schedule_kind {
+    LOOM_SCHEDULE_GPIPE,
+    LOOM_SCHEDULE_1F1B,
+    LOOM_SCHEDULE_INTERLEAVED,
+    LOOM_SCHEDULE_ZB_H1,
+    LOOM_SCHEDULE_ZB_V,
+    LOOM_SCHEDULE_KINDS,
+} loom_schedule_kind;
+LOOM_API const char *loom_schedule_kind_name(loom_schedule_kind kind); /* "gpipe", "1f1b", "interleaved", "zb-h1", "zb-v" */
+
+typedef enum loom_recompute { LOOM_RECOMPUTE_NONE, LOOM_RECOMPUTE_SELECTIVE, LOOM_RECOMPUTE_FULL } loom_recompute;
+typedef enum loom_cp_kind { LOOM_CP_RING, LOOM_CP_ALLGATHER, LOOM_CP_ULYSSES, LOOM_CP_HYBRID } loom_cp_kind;
+
+typedef struct loom_layout {
+    int tp, cp, dp, pp, vpp; /* world = tp * cp * dp * pp */
+    int ep, etp;             /* divide tp * cp * dp; edp = tp * cp * dp / (ep * etp) */
+    int zero;                /* 0..3 */
+    bool sequence_parallel;  /* activations between tp regions are split along the sequence over tp */
+    loom_schedule_kind schedule;
+    loom_recompute recompute;
+    loom_cp_kind cp_kind;
+    int64_t micro_batch, global_batch, seq; /* sequences, sequences, tokens */
+    int n_chunks;                           /* pp * vpp; chunk c runs on stage loom_layout_stage_of_chunk() */
+    int64_t chunk_layers[LOOM_MAX_STAGES];  /* layers of each chunk in model order; may be 0; they sum to model.layers */
+    loom_axis order[4];                     /* rank order, fastest first: a permutation of tp, cp, dp, pp */
+} loom_layout;
+
+/* One reason why a layout cannot run. `axis_value`: what was asked; `legal`: nearest legal values in words. */
+typedef struct loom_rule_breach {
+    const char *rule; /* stable id: "tp-heads", "pp-layers", "world", "batch", "vpp-micro-batches" … */
+    char text[256];   /* "tp=6 does not divide 16 heads; 1, 2, 4, 8 and 16 do" */
+} loom_rule_breach;
+
+/* A layout of all ones with the model's defaults: chunk_layers left 0 = "even". */
+LOOM_API void loom_layout_default(const loom_model *model, loom_layout *layout);
+
+/* Reads `layout:` (tp pp vpp dp cp ep etp zero sequence_parallel schedule micro_batch layers_per_stage recompute cp_kind order).
+ * An absent degree is 1, dp absent or "auto" is what is left of `world`; at most one degree may be "auto". */
+LOOM_API void loom_layout_read(loom_reader *reader, const loom_node *node, const loom_model *model, int world, loom_layout *layout);
+
+/* Fills what is still open (even chunk_layers: layers / n_chunks each, the remainder one by one to the first chunks; etp, ep, n_chunks;
+ * dp when 0) and then checks every rule. Breaches are all reported: returns how many, writes up to `capacity`. 0: the layout is legal and whole.
+ * `world` 0: any. model NULL: only the rules that need no model. This is the one rule checker of planner, engine and CLI. */
+LOOM_API int loom_layout_resolve(loom_layout *layout, const loom_model *model, int world, loom_rule_breach *breaches, int capacity);
+/* The same as a status: LOOM_E_INVALID with all breaches in the message, one a line. */
+LOOM_API loom_status loom_layout_check(loom_layout *layout, const loom_model *model, int world);
+
+LOOM_API int loom_layout_world(const loom_layout *layout);
+LOOM_API int64_t loom_layout_micro_batches(const loom_layout *layout); /* of one dp rank in one step */
+LOOM_API int loom_layout_edp(const loom_layout *layout);
+/* Stage (pp rank) of chunk c: c mod pp, except zb-v, which folds back. Position of the chunk on its stage: c / pp. */
+LOOM_API int loom_layout_stage_of_chunk(const loom_layout *layout, int chunk);
+LOOM_API int64_t loom_layout_first_layer(const loom_layout *layout, int chunk);
+
+/* Where a rank sits: its index on every axis. And back. */
+typedef struct loom_coords { int at[LOOM_AXES]; } loom_coords;
+LOOM_API loom_coords loom_layout_coords(const loom_layout *layout, int rank);
+LOOM_API int loom_layout_rank(const loom_layout *layout, const int at[4] /* tp cp dp pp */);
+/* Ranks that differ from `rank` only on `axis`, in axis order; returns how many, `members` has room for the degree. */
+LOOM_API int loom_layout_group(const loom_layout *layout, loom_axis axis, int rank, int *members);
+/* The same for dp x cp together: who shares a dense gradient, dp slowest. */
+LOOM_API int loom_layout_gradient_group(const loom_layout *layout, int rank, int *members);
+
+/* Part `index` of `parts` of n units: [n*index/parts, n*(index+1)/parts). The one rule for cutting uneven things. */
+typedef struct loom_range { int64_t begin, end; } loom_range;
+LOOM_API loom_range loom_cut(int64_t n, int parts, int index);
+
+/* "tp2 pp2 dp1 zero1 sp 1f1b mb2" into `text`; returns text. */
+LOOM_API char *loom_layout_describe(const loom_layout *layout, char *text, size_t bytes);
+/* YAML that loom_layout_read() takes. */
+LOOM_API loom_status loom_layout_save(const loom_layout *layout, const char *path);
+
+LOOM_END
+#endif

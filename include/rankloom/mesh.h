@@ -1,0 +1,30 @@
+/* The mesh: a layout's ranks with a comm for every axis and every folded axis, made once at set-up in one global order. */
+#ifndef RANKLOOM_MESH_H
+#define RANKLOOM_MESH_H
+
+#include <rankloom/comm.h>
+#include <rankloom/layout.h>
+LOOM_BEGIN
+
+typedef struct loom_mesh {
+    loom_layout layout; /* resolved */
+    loom_coords here;
+    loom_comm *world;    /* borrowed */
+    loom_comm *axis[LOOM_AXES]; /* tp cp dp pp etp ep edp; size-1 groups exist too */
+    loom_comm *gradient; /* dp x cp: who sums a dense gradient */
+    loom_comm *tied;     /* ranks that hold a copy of the tied embedding (first and last stage); NULL elsewhere or when pp is 1 */
+    loom_comm *kv;       /* tp ranks that share my kv heads; NULL when each has its own */
+    loom_comm *stage;    /* tp x cp x dp of my stage */
+    loom_comm *model;    /* tp x pp of my (cp, dp): who holds one copy of the weights; for the global norm */
+} loom_mesh;
+
+/* Collective over `world`. `layout` must be whole (loom_layout_check). `model` says whether kv heads are shared and embeddings tied; may be NULL. */
+LOOM_API loom_status loom_mesh_open(loom_comm *world, const loom_layout *layout, const loom_model *model, loom_mesh **mesh);
+LOOM_API void loom_mesh_close(loom_mesh *mesh); /* accepts NULL; leaves world open */
+
+/* Prints rank -> coordinates and the ranks of every group, as rank 0 would tell a person. */
+LOOM_API loom_status loom_mesh_describe(const loom_mesh *mesh, char **text); /* caller frees with loom_text_free() */
+LOOM_API void loom_text_free(char *text);
+
+LOOM_END
+#endif
