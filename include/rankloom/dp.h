@@ -1,0 +1,67 @@
+/* Data parallelism: flat f32 weights and gradients, bucketed and overlapped gradient reduction, global norm and clip, AdamW, ZeRO-0/1. */
+#ifndef RANKLOOM_DP_H
+#define RANKLOOM_DP_H
+
+#include <rankloom/kernels.h>
+#include <rankloom/mesh.h>
+#include <rankloom/shard.h>
+LOOM_BEGIN
+
+typedef struct loom_adamw_config {
+    double beta1, beta2, eps; /* eps is added after the square root */
+    double weight_decay;      /* on parameters whose shard says decay: p *= 1 - lr * weight_decay before the update */
+    double clip;              /* largest global norm; 0: none. Above it gradients are multiplied by clip / (norm + 1e-6) */
+} loom_adamw_config;
+
+typedef struct loom_dp_config {
+    size_t bucket_bytes; /* of f32 gradients; 0: RANKLOOM_BUCKET_BYTES, else 25 MiB. A bucket never splits a parameter */
+    bool no_overlap;     /* reduce everything in loom_dp_finish() */
+    loom_adamw_config adamw;
+} loom_dp_config;
+
+/* Opaque. Owns values, gradients and optimizer state of all parameters of this rank. */
+typedef struct loom_dp loom_dp;
+
+/* Lays out the parameters, in their order, in flat buffers of the mesh's device and sets value and gradient of each. Parameters that
+ * are neighbours in `params` with the same reduction lie side by side without a gap when the size of the first is a multiple of 16 elements, so
+ * that a layer may see q, k and v as one matrix. Gradients start as 0. Parameters of `params` must stay put until loom_dp_close().
+ * Classes of reduction, each with buffers of its own: dense over mesh->gradient; experts over the edp axis; those with gradient PARTIAL are first
+ * added over the holders (tp, or mesh->kv), tied ones over mesh->tied. */
+LOOM_API loom_status loom_dp_open(loom_mesh *mesh, const loom_param_list *params, const loom_dp_config *config, loom_stream *compute, loom_dp **dp);
+LOOM_API void loom_dp_close(loom_dp *dp); /* accepts NULL */
+
+/* Fills values from the seed (loom_init_fill), or leaves them to the caller (load) between open and this call's absence. */
+LOOM_API loom_status loom_dp_init(loom_dp *dp, uint64_t seed);
+/* Call after anyone but the optimizer wrote values (a load): brings derived copies (ZeRO master slices) in line. */
+LOOM_API loom_status loom_dp_values_changed(loom_dp *dp);
+
+/* A training step is: begin; backward passes that add into gradients; finish. `params_ready` says, during the last micro-batch's backward, that
+ * these parameters' gradients are complete on this rank: when a bucket is complete its reduction starts, in the background. Order may vary within a
+ * rank's own compute, but every rank of a group says it in the same order. What was not said is reduced by finish. */
+LOOM_API loom_status loom_dp_begin(loom_dp *dp); /* zeroes gradients */
+LOOM_API loom_status loom_dp_ready(loom_dp *dp, loom_param *const *params, int count);
+
+typedef struct loom_dp_result {
+    double grad_norm; /* of the gradient divided by `divisor`, before clipping; every weight counts once, whatever tp, pp, ep, dp do with it */
+    double clip_scale;
+} loom_dp_result;
+
+/* Completes the reductions; gradients are *sums* over tokens and are divided once by `divisor` (the global token count); norm, clip, AdamW with this
+ * learning rate, gather of the weights under ZeRO. step counts from 1. Collective over the mesh. `divisor` 0: no token at all, the weights stay. */
+LOOM_API loom_status loom_dp_finish(loom_dp *dp, double divisor, double learning_rate, int64_t step, loom_dp_result *result);
+
+/* Only the reductions and the norm, for tests and tools: afterwards every rank's `gradient` holds the reduced sums (gathered under ZeRO too). */
+LOOM_API loom_status loom_dp_reduce_only(loom_dp *dp, double divisor, loom_dp_result *result);
+
+/* Sum of `count` doubles over the ranks that hold different tokens (mesh->gradient), and over the stages (only one contributes): losses and
+ * counts for the log. Every rank gets the result. */
+LOOM_API loom_status loom_dp_sum(loom_dp *dp, double *values, int count);
+
+/* Optimizer state of one parameter for checkpoints: copies this rank's part. Which local elements it has: [*first, *first + *count). */
+LOOM_API loom_status loom_dp_state(loom_dp *dp, const loom_param *param, float **m, float **v, int64_t *first, int64_t *count);
+
+/* Learning rate of `step` (from 0): linear warm-up lr*(step+1)/warmup, then cosine to min_lr at `steps`, min_lr after. */
+LOOM_API double loom_warmup_cosine(int64_t step, int64_t warmup, int64_t steps, double lr, double min_lr);
+
+LOOM_END
+#endif

@@ -1,0 +1,56 @@
+/* Where a step's time went, and the files that tell it: JSON lines of metrics, a trace for Perfetto. */
+#ifndef RANKLOOM_MONITOR_H
+#define RANKLOOM_MONITOR_H
+
+#include <rankloom/comm.h>
+#include <rankloom/mesh.h>
+LOOM_BEGIN
+
+typedef enum loom_time_kind {
+    LOOM_TIME_COMPUTE,
+    LOOM_TIME_COMM_TP, /* exposed communication, by axis */
+    LOOM_TIME_COMM_CP,
+    LOOM_TIME_COMM_EP,
+    LOOM_TIME_COMM_DP,
+    LOOM_TIME_PIPELINE, /* waiting for another stage */
+    LOOM_TIME_DATA,
+    LOOM_TIME_CHECKPOINT,
+    LOOM_TIME_OTHER,
+    LOOM_TIME_KINDS,
+} loom_time_kind;
+LOOM_API const char *loom_time_kind_name(loom_time_kind kind);
+
+typedef struct loom_monitor loom_monitor; /* opaque; used by one thread */
+
+typedef struct loom_monitor_config {
+    const char *metrics; /* JSON lines, written by world rank 0 only; NULL: none */
+    const char *trace;   /* prefix: PREFIX.json in the end, written by rank 0 from all ranks' events; NULL: none */
+    int trace_first_step, trace_steps; /* which steps are traced; 0, 0: the first ten after the second */
+} loom_monitor_config;
+
+LOOM_API loom_status loom_monitor_open(loom_mesh *mesh, const loom_monitor_config *config, loom_monitor **monitor);
+LOOM_API loom_status loom_monitor_finish(loom_monitor *monitor); /* collective: merges the trace */
+LOOM_API void loom_monitor_close(loom_monitor *monitor);         /* accepts NULL */
+
+/* Spans nest; each second belongs to the innermost span. Time that a comm of the mesh kept a stream waiting is taken out of the span and booked under
+ * its axis by itself. Outside any span: OTHER. The kinds of a step sum to the step by construction. */
+LOOM_API void loom_span_begin(loom_monitor *monitor, loom_time_kind kind, const char *name); /* name: static or interned; monitor NULL: nothing */
+LOOM_API void loom_span_end(loom_monitor *monitor);
+LOOM_API void loom_monitor_event(loom_monitor *monitor, const char *track, const char *name, double begin_s, double end_s); /* for the trace */
+
+LOOM_API void loom_monitor_step_begin(loom_monitor *monitor, int64_t step);
+/* Fills `seconds[LOOM_TIME_KINDS]` of this rank; returns the step's seconds. */
+LOOM_API double loom_monitor_step_end(loom_monitor *monitor, double seconds[LOOM_TIME_KINDS]);
+
+/* A line of the metrics file: what is worth saying of a step. */
+typedef struct loom_step_metrics {
+    int64_t step, tokens;
+    double loss, grad_norm, lr, step_time_s;
+    double seconds[LOOM_TIME_KINDS];
+    double mfu; /* 0: unknown */
+    const char *extra; /* more JSON members without braces, or NULL */
+} loom_step_metrics;
+LOOM_API loom_status loom_monitor_write(loom_monitor *monitor, const loom_step_metrics *metrics);
+
+LOOM_END
+#endif
