@@ -23,6 +23,8 @@ typedef enum loom_dtype {
 /* Bytes of one element, and the name people write ("f32", "bf16", …). A value out of range gives 0 and "?". */
 LOOM_API size_t loom_dtype_bytes(loom_dtype dtype);
 LOOM_API const char *loom_dtype_name(loom_dtype dtype);
+/* The type that people call `name`: our own names, "fp32", "float32", "BF16", "bfloat16", …; case does not matter. */
+LOOM_API bool loom_dtype_from_name(const char *name, loom_dtype *dtype);
 
 /* Round to nearest even; NaN stays NaN (quiet), overflow becomes infinity (E4M3: NaN, it has no infinity). */
 LOOM_API uint16_t loom_bf16_from_f32(float value);

@@ -4,6 +4,7 @@
 
 #include <rankloom/comm.h>
 #include <rankloom/layout.h>
+#include <rankloom/text.h>
 LOOM_BEGIN
 
 typedef struct loom_mesh {
@@ -24,7 +25,6 @@ LOOM_API void loom_mesh_close(loom_mesh *mesh); /* accepts NULL; leaves world op
 
 /* Prints rank -> coordinates and the ranks of every group, as rank 0 would tell a person. */
 LOOM_API loom_status loom_mesh_describe(const loom_mesh *mesh, char **text); /* caller frees with loom_text_free() */
-LOOM_API void loom_text_free(char *text);
 
 LOOM_END
 #endif

@@ -1,0 +1,203 @@
+/* The table of RANKLOOM_* variables and the one reading of each kind. */
+#include "core/settings.h"
+#include "core/nearest.h"
+#include "core/number.h"
+#include "core/text.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+typedef enum kind { TEXT, REAL, INTEGER, BOOLEAN, CHOICE } kind;
+
+static const loom_setting_row table[LOOM_SETTINGS] = {
+    [LOOM_SETTING_LOG] = {"RANKLOOM_LOG", "error|warning|info|debug|trace", "warning", "Least important kind of message that goes to stderr."},
+    [LOOM_SETTING_TIMEOUT_S] = {"RANKLOOM_TIMEOUT_S", "seconds", "600",
+                                "Deadline of every wait for another rank. When it passes, the flight recorder is dumped and the call fails."},
+    [LOOM_SETTING_TRANSPORT] = {"RANKLOOM_TRANSPORT", "auto|shm|tcp|nccl", "auto",
+                                "How ranks talk. auto: nccl between GPUs, shm inside a host, tcp between hosts."},
+    [LOOM_SETTING_HEAP_BYTES] = {"RANKLOOM_HEAP_BYTES", "bytes", "",
+                                 "Size of the shared heap that each rank reserves for tensors its peers read directly. Address space only: pages are "
+                                 "taken as they are touched. Not set: what the host's memory allows."},
+    [LOOM_SETTING_FLIGHT_RECORDER] = {"RANKLOOM_FLIGHT_RECORDER", "path", "",
+                                      "File for the last operations of every process group when a deadline passes; %r in it becomes the rank. Not set: "
+                                      "stderr."},
+    [LOOM_SETTING_COMM_THREAD] = {"RANKLOOM_COMM_THREAD", "true|false", "",
+                                  "Whether CPU ranks run communication on a thread of its own, so that it overlaps with compute. Not set: only where "
+                                  "cores are left for it."},
+    [LOOM_SETTING_ISA] = {"RANKLOOM_ISA", "portable|avx2|avx512", "",
+                          "Forces the instruction set of the CPU kernels. Not set: the best that this processor has."},
+    [LOOM_SETTING_GEMM] = {"RANKLOOM_GEMM", "onednn|openblas|own", "", "Forces the maker of CPU matrix products. Not set: the first of these in the build."},
+};
+
+static const kind kinds[LOOM_SETTINGS] = {
+    [LOOM_SETTING_LOG] = CHOICE,        [LOOM_SETTING_TIMEOUT_S] = REAL,       [LOOM_SETTING_TRANSPORT] = CHOICE,
+    [LOOM_SETTING_HEAP_BYTES] = INTEGER, [LOOM_SETTING_FLIGHT_RECORDER] = TEXT, [LOOM_SETTING_COMM_THREAD] = BOOLEAN,
+    [LOOM_SETTING_ISA] = CHOICE,        [LOOM_SETTING_GEMM] = CHOICE,
+};
+
+const loom_setting_row *loom_settings_table(size_t *count)
+{
+    *count = LOOM_SETTINGS;
+    return table;
+}
+
+bool loom_setting_given(loom_setting setting)
+{
+    const char *value = getenv(table[setting].name);
+
+    return value && *value;
+}
+
+static const char *text_of(loom_setting setting)
+{
+    return loom_setting_given(setting) ? getenv(table[setting].name) : table[setting].fallback;
+}
+
+static loom_status refuse(loom_setting setting, const char *value, const char *why)
+{
+    return loom_fail(LOOM_E_INVALID, "%s=%s %s; it takes %s", table[setting].name, value, why, table[setting].takes);
+}
+
+/* Index of `value` in "a|b|c", or -1. */
+static int choice_of(const char *choices, const char *value)
+{
+    size_t length = strlen(value);
+
+    for (int i = 0;; i++) {
+        size_t span = strcspn(choices, "|");
+        if (span == length && !strncmp(choices, value, length))
+            return i;
+        if (!choices[span])
+            return -1;
+        choices += span + 1;
+    }
+}
+
+loom_status loom_setting_text(loom_setting setting, const char **value)
+{
+    const char *text = text_of(setting);
+
+    *value = *text ? text : NULL;
+    return LOOM_OK;
+}
+
+loom_status loom_setting_f64(loom_setting setting, double *value)
+{
+    const char *text = text_of(setting);
+    double read;
+
+    assert(kinds[setting] == REAL);
+    loom_number_fault fault = loom_number_f64(text, &read);
+    if (fault)
+        return refuse(setting, text, loom_number_fault_text(fault));
+    if (!(read >= 0))
+        return refuse(setting, text, "is negative or no number");
+    *value = read;
+    return LOOM_OK;
+}
+
+loom_status loom_setting_i64(loom_setting setting, int64_t *value)
+{
+    const char *text = text_of(setting);
+    int64_t read = 0;
+
+    assert(kinds[setting] == INTEGER);
+    loom_number_fault fault = *text ? loom_number_i64(text, &read) : LOOM_NUMBER_OK;
+    if (fault)
+        return refuse(setting, text, loom_number_fault_text(fault));
+    if (read < 0)
+        return refuse(setting, text, "is negative");
+    *value = read;
+    return LOOM_OK;
+}
+
+loom_status loom_setting_bool(loom_setting setting, bool *value)
+{
+    const char *text = text_of(setting);
+
+    assert(kinds[setting] == BOOLEAN);
+    if (!strcasecmp(text, "true") || !strcmp(text, "1"))
+        *value = true;
+    else if (!*text || !strcasecmp(text, "false") || !strcmp(text, "0"))
+        *value = false;
+    else
+        return refuse(setting, text, "is neither");
+    return LOOM_OK;
+}
+
+loom_status loom_setting_choice(loom_setting setting, int *value)
+{
+    const char *text = text_of(setting);
+    int index = *text ? choice_of(table[setting].takes, text) : -1;
+
+    assert(kinds[setting] == CHOICE);
+    if (*text && index < 0)
+        return refuse(setting, text, "is none of its values");
+    *value = index;
+    return LOOM_OK;
+}
+
+static loom_status check_row(loom_setting setting)
+{
+    union {
+        const char *text;
+        double real;
+        int64_t integer;
+        bool boolean;
+        int choice;
+    } value;
+
+    switch (kinds[setting]) {
+    case TEXT:
+        return loom_setting_text(setting, &value.text);
+    case REAL:
+        return loom_setting_f64(setting, &value.real);
+    case INTEGER:
+        return loom_setting_i64(setting, &value.integer);
+    case BOOLEAN:
+        return loom_setting_bool(setting, &value.boolean);
+    case CHOICE:
+        return loom_setting_choice(setting, &value.choice);
+    }
+    return LOOM_OK;
+}
+
+/* Notes an environment entry "RANKLOOM_X=…" whose name has no row. */
+static void check_name(const char *entry, loom_text *problems)
+{
+    const char *names[LOOM_SETTINGS + 1] = {NULL};
+    char name[64];
+    size_t length = strcspn(entry, "=");
+
+    for (int i = 0; i < LOOM_SETTINGS; i++) {
+        names[i] = table[i].name;
+        if (strlen(names[i]) == length && !strncmp(names[i], entry, length))
+            return;
+    }
+    length = length < sizeof name - 1 ? length : sizeof name - 1;
+    memcpy(name, entry, length);
+    name[length] = '\0';
+    const char *near = loom_nearest_name(name, names);
+    loom_text_add(problems, "%s%s is no setting of Rankloom%s%s", problems->length ? "\n" : "", name, near ? "; did you mean " : "", near ? near : "");
+}
+
+loom_status loom_settings_check(void)
+{
+    loom_text problems = {0};
+
+    for (int i = 0; i < LOOM_SETTINGS; i++)
+        if (check_row((loom_setting)i) < 0)
+            loom_text_add(&problems, "%s%s", problems.length ? "\n" : "", loom_last_error());
+    for (char **entry = environ; entry && *entry; entry++)
+        if (!strncmp(*entry, "RANKLOOM_", 9))
+            check_name(*entry, &problems);
+
+    loom_status status = problems.failed   ? loom_fail(LOOM_E_MEMORY, "no memory for the list of wrong settings")
+                         : problems.length ? loom_fail(LOOM_E_INVALID, "%s", loom_text_so_far(&problems))
+                                           : LOOM_OK;
+    loom_text_drop(&problems);
+    return status;
+}

@@ -1,0 +1,27 @@
+/* A string that grows: messages, YAML, JSON, reports. */
+#ifndef LOOM_CORE_TEXT_H
+#define LOOM_CORE_TEXT_H
+
+#include <rankloom/status.h>
+#include <rankloom/text.h>
+
+/* All zero is empty. A failed allocation is remembered, later additions do nothing, and loom_text_take() reports it: a writer checks once. */
+typedef struct loom_text {
+    char *at; /* NULL or zero-terminated */
+    size_t length, capacity;
+    bool failed;
+} loom_text;
+
+void loom_text_add(loom_text *text, const char *format, ...) LOOM_PRINTF(2, 3);
+void loom_text_add_bytes(loom_text *text, const char *bytes, size_t length);
+/* `value` as a JSON string with its quotes; bytes that are no UTF-8 become U+FFFD. NULL writes null. */
+void loom_text_add_json(loom_text *text, const char *value);
+/* The shortest decimal that reads back as `value`, with '.' in every locale; null when it is not finite (JSON has no word for it). */
+void loom_text_add_number(loom_text *text, double value);
+
+/* Hands the text out (the caller frees it with loom_text_free()), or fails with LOOM_E_MEMORY and leaves *out. Empties `text`. */
+loom_status loom_text_take(loom_text *text, char **out);
+void loom_text_drop(loom_text *text); /* frees what was written; leaves it empty and usable */
+const char *loom_text_so_far(const loom_text *text); /* "" when empty; valid until the next addition */
+
+#endif
