@@ -64,6 +64,7 @@ typedef struct loom_chip {
     loom_figure nic_bandwidth;         /* usual network share, B/s, one direction */
     loom_figure power_w;
     loom_figure price_per_hour;        /* of one device; unknown unless given */
+    char origin[160];                  /* where the assumed figures come from */
     loom_gemm_law gemm[LOOM_MATHS];
 } loom_chip;
 
@@ -122,6 +123,7 @@ typedef struct loom_topo_node {
     int first_device, devices; /* devices[first_device ...], local 0, 1, ... */
     int first_numa, numas;
     int first_nic, nics;
+    int first_wire; /* into wires, when there are any */
     int cores, threads; /* that ranks may use, all NUMA nodes; 0: unknown */
     loom_figure memory_bytes;
 } loom_topo_node;
@@ -181,6 +183,7 @@ typedef struct loom_topology {
     loom_nic *nics;
     loom_wire *wires;  /* NULL, or a square matrix for each node, node after node: see loom_topology_wire() */
     int *rank_device;  /* [n_devices] rank r runs on devices[rank_device[r]]: node after node, domain after domain in a node */
+    int period;        /* ranks r and r + period stand alike (a regular cluster); n_devices when nothing repeats */
     bool rails;        /* network rails: in a rack, NICs of equal rail share a switch, others meet in the spine */
     bool peer_access; /* false for GPU partitions (MIG): no two devices reach each other's memory */
     loom_level_figures levels[LOOM_LEVELS];
@@ -226,6 +229,7 @@ typedef struct loom_group_link {
     int ranks;
     int in_domain, in_node; /* the fewest members that share a member's domain, node */
     int domains, nodes;     /* how many the group touches */
+    loom_path path;         /* the slowest wire between neighbours when the group stays in a node and its wires are known */
     loom_level level;       /* the slowest that the ring crosses */
     loom_figure bandwidth;  /* B/s that each rank of the ring can hand on: min(scale-up, in_domain * network share) */
     loom_figure latency_s;  /* of the slowest step */
@@ -245,7 +249,7 @@ LOOM_API loom_figure loom_topology_gemm_s(const loom_topology *topology, int chi
 LOOM_API loom_figure loom_topology_pattern_s(const loom_topology *topology, loom_pattern pattern, const loom_group_link *group, double bytes);
 
 /* --- telling --------------------------------------------------------------------------------------------------------------------
- * The caller frees *text with free(). */
+ * The caller frees *text with loom_text_free() of <rankloom/text.h>. */
 LOOM_API loom_status loom_topology_tree(const loom_topology *topology, char **text);
 LOOM_API loom_status loom_topology_matrix(const loom_topology *topology, char **text); /* of the devices of one node, or of all when few */
 LOOM_API loom_status loom_topology_svg(const loom_topology *topology, char **text);

@@ -1,0 +1,15 @@
+/* The sources a topology can come from. Each fills a builder; file.c chooses one. */
+#ifndef LOOM_TOPOLOGY_SOURCES_H
+#define LOOM_TOPOLOGY_SOURCES_H
+
+#include "topology/build.h"
+
+#include <rankloom/config.h>
+
+/* The `cluster:` section, the short form (docs/topology-files.md). Problems go to the reader; the status is for memory. */
+loom_status loom_cluster_read(loom_reader *reader, const loom_node *cluster, loom_builder *builder);
+
+/* The chip of a catalogue name; a name that means none is a problem at `where`, and false. */
+bool loom_chip_read(loom_reader *reader, const loom_node *where, const char *name, loom_chip *chip);
+
+#endif
