@@ -201,3 +201,11 @@ loom_status loom_settings_check(void)
     loom_text_drop(&problems);
     return status;
 }
+
+int loom_setting_omp_threads(void)
+{
+    const char *text = getenv("OMP_NUM_THREADS"); /* "4" or, for nested regions, "4,2" */
+    long threads = text ? strtol(text, NULL, 10) : 0;
+
+    return threads > 0 && threads <= 65536 ? (int)threads : 0;
+}

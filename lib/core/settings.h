@@ -28,4 +28,8 @@ loom_status loom_setting_i64(loom_setting setting, int64_t *value);
 loom_status loom_setting_bool(loom_setting setting, bool *value);
 loom_status loom_setting_choice(loom_setting setting, int *value); /* index in "a|b|c" of the row; -1: not given, and no fallback */
 
+/* Threads that OMP_NUM_THREADS asks for (its first number), 0 when it is absent or no number. Not ours, so not in the table; read here because
+ * nothing else reads the environment. */
+int loom_setting_omp_threads(void);
+
 #endif

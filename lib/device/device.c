@@ -1,0 +1,218 @@
+/* The public face of devices: checks arguments, keeps the ledger, and passes on to the back end. */
+#include <rankloom/device.h>
+
+#include <assert.h>
+#include <stdlib.h>
+
+#include "device/backend.h"
+#include "device/host.h"
+#include "device/stream.h"
+
+const char *loom_memory_use_name(loom_memory_use use)
+{
+    static const char *const names[LOOM_MEM_USES] = {
+        [LOOM_MEM_WEIGHTS] = "weights", [LOOM_MEM_GRADIENTS] = "gradients", [LOOM_MEM_OPTIMIZER] = "optimizer",
+        [LOOM_MEM_ACTIVATIONS] = "activations", [LOOM_MEM_LOGITS] = "logits", [LOOM_MEM_COMM] = "comm",
+        [LOOM_MEM_WORKSPACE] = "workspace", [LOOM_MEM_OTHER] = "other",
+    };
+
+    return (unsigned)use < LOOM_MEM_USES ? names[use] : "?";
+}
+
+static const loom_backend *find_backend(loom_device_kind kind)
+{
+    switch (kind) {
+    case LOOM_CPU:
+        return &loom_backend_cpu;
+    case LOOM_CUDA:
+        return &loom_backend_cuda;
+    case LOOM_DRY:
+        return &loom_backend_dry;
+    }
+    return NULL;
+}
+
+loom_status loom_device_open(loom_device_kind kind, const loom_device_config *config, loom_device **device)
+{
+    static const loom_device_config defaults;
+    const loom_backend *backend = find_backend(kind);
+    loom_device *d;
+    loom_status status;
+
+    if (!config)
+        config = &defaults;
+    if (!backend)
+        return loom_fail(LOOM_E_INVALID, "there is no device kind %d", (int)kind);
+    if (config->index < 0 || config->threads < 0)
+        return loom_fail(LOOM_E_INVALID, "a device with index %d and %d threads: neither may be negative", config->index, config->threads);
+    d = calloc(1, sizeof *d);
+    if (!d)
+        return loom_fail(LOOM_E_MEMORY, "no memory for the device itself");
+    d->backend = backend;
+    d->kind = kind;
+    pthread_mutex_init(&d->lock, NULL);
+    if ((status = backend->open(d, config)) < 0) {
+        loom_device_close(d);
+        return status;
+    }
+    *device = d;
+    return LOOM_OK;
+}
+
+void loom_device_close(loom_device *device)
+{
+    if (!device)
+        return;
+    device->backend->close(device);
+    loom_blocks_drop(&device->blocks);
+    pthread_mutex_destroy(&device->lock);
+    free(device);
+}
+
+loom_device_kind loom_device_get_kind(const loom_device *device)
+{
+    return device->kind;
+}
+
+int loom_device_threads(const loom_device *device)
+{
+    return device->threads;
+}
+
+loom_status loom_alloc(loom_device *device, size_t bytes, loom_memory_use use, void **memory)
+{
+    loom_status status;
+    void *block;
+
+    if ((unsigned)use >= LOOM_MEM_USES)
+        return loom_fail(LOOM_E_INVALID, "an allocation of %zu bytes for use %d: uses are 0 to %d", bytes, (int)use, LOOM_MEM_USES - 1);
+    if (!bytes) {
+        *memory = NULL;
+        return LOOM_OK;
+    }
+    if (bytes > SIZE_MAX / 4)
+        return loom_fail(LOOM_E_MEMORY, "%zu bytes for %s: no machine has that", bytes, loom_memory_use_name(use));
+    bytes = (bytes + 63) / 64 * 64;
+    pthread_mutex_lock(&device->lock);
+    status = device->backend->alloc(device, bytes, &block);
+    if (status >= 0 && (status = loom_blocks_add(&device->blocks, block, bytes, use)) < 0)
+        device->backend->free(device, block);
+    pthread_mutex_unlock(&device->lock);
+    if (status < 0)
+        return loom_fail(status, "%zu bytes for %s: %s", bytes, loom_memory_use_name(use), loom_last_error());
+    *memory = block;
+    return LOOM_OK;
+}
+
+void loom_free(loom_device *device, void *memory)
+{
+    bool known;
+
+    if (!memory)
+        return;
+    pthread_mutex_lock(&device->lock);
+    known = loom_blocks_remove(&device->blocks, memory);
+    assert(known && "loom_free() of memory that this device did not give or that was freed already");
+    if (known)
+        device->backend->free(device, memory);
+    pthread_mutex_unlock(&device->lock);
+}
+
+void loom_device_ledger(const loom_device *device, loom_ledger *ledger)
+{
+    pthread_mutex_t *lock = (pthread_mutex_t *)&device->lock; /* a lock is not what const promises */
+
+    pthread_mutex_lock(lock);
+    *ledger = device->blocks.ledger;
+    pthread_mutex_unlock(lock);
+}
+
+void loom_device_reset_peak(loom_device *device)
+{
+    loom_ledger *ledger = &device->blocks.ledger;
+
+    pthread_mutex_lock(&device->lock);
+    for (int use = 0; use < LOOM_MEM_USES; use++)
+        ledger->peak[use] = ledger->live[use];
+    ledger->peak_total = ledger->live_total;
+    pthread_mutex_unlock(&device->lock);
+}
+
+void loom_device_progress(loom_device *device)
+{
+    device->backend->progress(device);
+}
+
+loom_status loom_stream_open(loom_device *device, loom_stream_kind kind, const char *name, loom_stream **stream)
+{
+    if (kind != LOOM_STREAM_INLINE && kind != LOOM_STREAM_WORKER)
+        return loom_fail(LOOM_E_INVALID, "there is no stream kind %d", (int)kind);
+    return device->backend->stream_open(device, kind, name ? name : "", stream);
+}
+
+void loom_stream_close(loom_stream *stream)
+{
+    if (stream)
+        stream->device->backend->stream_close(stream);
+}
+
+loom_device *loom_stream_device(const loom_stream *stream)
+{
+    return stream->device;
+}
+
+const char *loom_stream_name(const loom_stream *stream)
+{
+    return stream->name;
+}
+
+loom_status loom_stream_wait(loom_stream *stream)
+{
+    return stream->device->backend->stream_wait(stream);
+}
+
+loom_status loom_stream_query(loom_stream *stream)
+{
+    return stream->device->backend->stream_query(stream);
+}
+
+loom_status loom_stream_run(loom_stream *stream, loom_work_fn *work, void *argument)
+{
+    return stream->device->backend->stream_run(stream, work, argument);
+}
+
+loom_status loom_stream_copy(loom_stream *stream, void *to, const void *from, size_t bytes)
+{
+    return stream->device->backend->stream_copy(stream, to, from, bytes);
+}
+
+loom_status loom_stream_fill_zero(loom_stream *stream, void *memory, size_t bytes)
+{
+    return stream->device->backend->stream_fill_zero(stream, memory, bytes);
+}
+
+loom_status loom_event_open(loom_device *device, loom_event **event)
+{
+    return device->backend->event_open(device, event);
+}
+
+void loom_event_close(loom_event *event)
+{
+    if (event)
+        event->device->backend->event_close(event);
+}
+
+loom_status loom_event_record(loom_event *event, loom_stream *stream)
+{
+    return stream->device->backend->event_record(event, stream);
+}
+
+loom_status loom_stream_wait_event(loom_stream *stream, loom_event *event)
+{
+    return stream->device->backend->stream_wait_event(stream, event);
+}
+
+loom_status loom_event_query(const loom_event *event)
+{
+    return event->device->backend->event_query(event);
+}

@@ -1,0 +1,125 @@
+/* Cores and memory that this process may use. */
+#include "device/host.h"
+
+#include <sched.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/sysinfo.h>
+
+/* One line of a small file of /proc or /sys. */
+static bool read_line(const char *path, char *line, int bytes)
+{
+    FILE *file = fopen(path, "re");
+    bool got = file && fgets(line, bytes, file);
+
+    if (file)
+        fclose(file);
+    return got;
+}
+
+/* Path of our cgroup below the mount of the unified hierarchy, or false on a host without one. */
+static bool find_cgroup(char *path, size_t bytes)
+{
+    char line[512];
+    FILE *file = fopen("/proc/self/cgroup", "re");
+    bool found = false;
+
+    while (file && !found && fgets(line, sizeof line, file))
+        if (strncmp(line, "0::", 3) == 0) {
+            line[strcspn(line, "\n")] = '\0';
+            found = snprintf(path, bytes, "/sys/fs/cgroup%s", line + 3) < (int)bytes;
+        }
+    if (file)
+        fclose(file);
+    return found;
+}
+
+/* Calls `visit` for `name` in our cgroup and in every one above it: the tightest limit holds. */
+static void visit_cgroups(const char *name, void (*visit)(const char *folder, const char *path, void *result), void *result)
+{
+    char folder[640], path[768];
+
+    if (!find_cgroup(folder, sizeof folder))
+        return;
+    while (strlen(folder) >= strlen("/sys/fs/cgroup")) {
+        char *slash;
+
+        snprintf(path, sizeof path, "%s/%s", folder, name);
+        visit(folder, path, result);
+        slash = strrchr(folder, '/');
+        if (!slash)
+            return;
+        *slash = '\0';
+    }
+}
+
+static void tighten_cores(const char *folder, const char *path, void *result)
+{
+    int *cores = result;
+    char line[64];
+    long quota, period;
+
+    (void)folder;
+    if (read_line(path, line, sizeof line) && sscanf(line, "%ld %ld", &quota, &period) == 2 && quota > 0 && period > 0) {
+        int allowed = (int)((quota + period - 1) / period);
+        if (allowed < *cores)
+            *cores = allowed;
+    }
+}
+
+int loom_host_cores(void)
+{
+    cpu_set_t set;
+    int cores = 1;
+    char line[64];
+    long quota, period;
+
+    if (sched_getaffinity(0, sizeof set, &set) == 0)
+        cores = CPU_COUNT(&set);
+    visit_cgroups("cpu.max", tighten_cores, &cores);
+    if (read_line("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", line, sizeof line) && sscanf(line, "%ld", &quota) == 1 && quota > 0 &&
+        read_line("/sys/fs/cgroup/cpu/cpu.cfs_period_us", line, sizeof line) && sscanf(line, "%ld", &period) == 1 && period > 0 &&
+        (quota + period - 1) / period < cores)
+        cores = (int)((quota + period - 1) / period); /* the older hierarchy */
+    return cores > 0 ? cores : 1;
+}
+
+uint64_t loom_host_memory_bytes(void)
+{
+    struct sysinfo info;
+
+    return sysinfo(&info) == 0 ? (uint64_t)info.totalram * info.mem_unit : UINT64_C(16) << 30;
+}
+
+static void tighten_memory(const char *folder, const char *path, void *result)
+{
+    uint64_t *available = result;
+    unsigned long long limit, used;
+    char line[64], used_path[768];
+
+    snprintf(used_path, sizeof used_path, "%s/memory.current", folder);
+    if (!read_line(path, line, sizeof line) || sscanf(line, "%llu", &limit) != 1) /* "max" is no number: no limit */
+        return;
+    if (!read_line(used_path, line, sizeof line) || sscanf(line, "%llu", &used) != 1)
+        return;
+    if (limit < used || limit - used < *available)
+        *available = limit < used ? 0 : limit - used;
+}
+
+uint64_t loom_host_available_bytes(void)
+{
+    FILE *file = fopen("/proc/meminfo", "re");
+    char line[128];
+    unsigned long long kib = 0;
+    uint64_t available;
+
+    while (file && !kib && fgets(line, sizeof line, file))
+        if (sscanf(line, "MemAvailable: %llu kB", &kib) != 1)
+            kib = 0;
+    if (file)
+        fclose(file);
+    available = kib ? (uint64_t)kib << 10 : UINT64_MAX; /* an old kernel does not say; fallocate() still does */
+    visit_cgroups("memory.max", tighten_memory, &available);
+    return available;
+}

@@ -1,0 +1,18 @@
+/* What inline streams, workers and events share of a stream's insides. */
+#ifndef LOOM_DEVICE_QUEUE_H
+#define LOOM_DEVICE_QUEUE_H
+
+#include "device/stream.h"
+
+loom_timeline *loom_timeline_hold(loom_timeline *line);
+void loom_timeline_drop(loom_timeline *line); /* accepts NULL */
+
+void loom_queue_push(loom_stream *stream, loom_task *task);
+loom_task *loom_queue_pop(loom_stream *stream); /* the head; there is one */
+
+/* A task that was popped is over: keeps the first failure, releases it, counts it. */
+void loom_stream_retire(loom_stream *stream, loom_task *task);
+bool loom_stream_failed(const loom_stream *stream);
+loom_status loom_stream_failure(const loom_stream *stream);
+
+#endif
