@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-loom_status loom_tp_open(loom_mesh *mesh, const loom_kernels *kernels, loom_stream *compute, loom_tp **tp)
+loom_status loom_tp_open(loom_mesh *mesh, loom_kernels *kernels, loom_stream *compute, loom_tp **tp)
 {
     loom_status status;
     loom_device *device = loom_stream_device(compute);
