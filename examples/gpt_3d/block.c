@@ -1,0 +1,418 @@
+#include "block.h"
+#include "names.h"
+#include "try.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+void gpt_shape_init(gpt_shape *s, const loom_model *model, loom_tp *tp, int64_t sequences, int64_t seq)
+{
+    loom_tp_block q = {model->heads * model->head_dim, model->head_dim}, kv = {model->kv_heads * model->head_dim, model->head_dim};
+    loom_tp_block ffn = {model->ffn, 1};
+    loom_range q_mine = loom_tp_block_range(tp, &q), kv_mine = loom_tp_block_range(tp, &kv), ffn_mine = loom_tp_block_range(tp, &ffn);
+
+    s->model = model;
+    s->tp = tp;
+    s->sequences = sequences;
+    s->seq = seq;
+    s->T = sequences * seq;
+    s->Tl = loom_tp_local_tokens(tp, s->T);
+    s->D = model->hidden;
+    s->head_dim = model->head_dim;
+    s->q_width = q_mine.end - q_mine.begin;
+    s->kv_width = kv_mine.end - kv_mine.begin;
+    s->qkv_width = s->q_width + 2 * s->kv_width;
+    s->heads = s->q_width / s->head_dim;
+    s->kv_heads = s->kv_width / s->head_dim;
+    s->ffn = ffn_mine.end - ffn_mine.begin;
+    s->wide = model->mlp == LOOM_SWIGLU ? 2 * s->ffn : s->ffn;
+}
+
+/* --- norm ---------------------------------------------------------------------------------------------------------------------- */
+
+static void init_norm_parameter(loom_param *param, const gpt_shape *s, const char *name, const char *what, int kind)
+{
+    char full[GPT_NAME_BYTES + 8];
+
+    snprintf(full, sizeof full, "%s.%s", name, what);
+    loom_tp_replicated(s->tp, full, 1, &s->D, &param->shard);
+    param->shard.init.kind = kind;
+    param->shard.init.std = s->model->init_jitter;
+}
+
+loom_status gpt_norm_init(gpt_norm *norm, const gpt_shape *s, const char *name, loom_param_list *params)
+{
+    init_norm_parameter(&norm->weight, s, name, "weight", LOOM_INIT_ONES);
+    TRY(loom_param_list_add(params, &norm->weight));
+    if (s->model->norm == LOOM_LAYERNORM) {
+        init_norm_parameter(&norm->bias, s, name, "bias", LOOM_INIT_ZEROS);
+        TRY(loom_param_list_add(params, &norm->bias));
+    }
+    return LOOM_OK;
+}
+
+loom_status gpt_norm_forward(const gpt_norm *norm, const gpt_shape *s, const float *x, const float *add, float *sum, float *y, float *mean,
+                             float *rstd)
+{
+    loom_kernels *k = s->tp->kernels;
+    float eps = (float)s->model->norm_eps;
+
+    if (s->model->norm == LOOM_RMSNORM)
+        return k->rmsnorm(k,
+                          &(loom_rmsnorm_args){.y_TD = y,
+                                               .rstd_T = rstd,
+                                               .x_TD = x,
+                                               .weight_D = norm->weight.value,
+                                               .add_TD = add,
+                                               .sum_TD = sum,
+                                               .tokens = s->Tl,
+                                               .hidden = s->D,
+                                               .eps = eps},
+                          s->tp->compute);
+    return k->layernorm(k,
+                        &(loom_layernorm_args){.y_TD = y,
+                                               .mean_T = mean,
+                                               .rstd_T = rstd,
+                                               .x_TD = x,
+                                               .weight_D = norm->weight.value,
+                                               .bias_D = norm->bias.value,
+                                               .add_TD = add,
+                                               .sum_TD = sum,
+                                               .tokens = s->Tl,
+                                               .hidden = s->D,
+                                               .eps = eps},
+                        s->tp->compute);
+}
+
+loom_status gpt_norm_backward(gpt_norm *norm, const gpt_shape *s, const float *dy, const float *x, const float *mean, const float *rstd,
+                              float *dx, bool accumulate)
+{
+    loom_kernels *k = s->tp->kernels;
+
+    if (s->model->norm == LOOM_RMSNORM)
+        return k->rmsnorm_backward(k,
+                                   &(loom_rmsnorm_backward_args){.dx_TD = dx,
+                                                                 .dweight_D = norm->weight.gradient,
+                                                                 .dy_TD = dy,
+                                                                 .x_TD = x,
+                                                                 .weight_D = norm->weight.value,
+                                                                 .rstd_T = rstd,
+                                                                 .tokens = s->Tl,
+                                                                 .hidden = s->D,
+                                                                 .accumulate = accumulate},
+                                   s->tp->compute);
+    return k->layernorm_backward(k,
+                                 &(loom_layernorm_backward_args){.dx_TD = dx,
+                                                                 .dweight_D = norm->weight.gradient,
+                                                                 .dbias_D = norm->bias.gradient,
+                                                                 .dy_TD = dy,
+                                                                 .x_TD = x,
+                                                                 .weight_D = norm->weight.value,
+                                                                 .mean_T = mean,
+                                                                 .rstd_T = rstd,
+                                                                 .tokens = s->Tl,
+                                                                 .hidden = s->D,
+                                                                 .accumulate = accumulate},
+                                 s->tp->compute);
+}
+
+/* --- parameters ------------------------------------------------------------------------------------------------------------------ */
+
+static loom_status init_linear(loom_linear *layer, const gpt_shape *s, gpt_part part, int64_t index, loom_linear_config config,
+                               loom_param_list *params)
+{
+    char name[GPT_NAME_BYTES];
+
+    config.name = gpt_name(s->model, part, index, name);
+    config.in_major = s->model->names == LOOM_NAMES_GPT2;
+    config.bias_jitter = s->model->init_jitter;
+    config.init_std = s->model->init_std;
+    if (config.kind == LOOM_LINEAR_ROW) /* writes into the residual stream: Radford et al. 2019, §2.3 */
+        config.init_std /= sqrt(2.0 * (double)s->model->layers);
+    TRY(loom_linear_init(layer, s->tp, &config));
+    return loom_linear_declare(layer, params);
+}
+
+static loom_status init_attention(gpt_block *block, const gpt_shape *s, int64_t index, loom_param_list *params)
+{
+    const loom_model *model = s->model;
+    loom_tp_block q = {model->heads * model->head_dim, model->head_dim}, kv = {model->kv_heads * model->head_dim, model->head_dim};
+    loom_linear_config column = {.kind = LOOM_LINEAR_COLUMN, .in = model->hidden, .bias = model->attention_bias, .n_blocks = 1};
+
+    if (model->names == LOOM_NAMES_GPT2) {
+        column.out = q.features + 2 * kv.features;
+        column.n_blocks = 3;
+        column.blocks[0] = q;
+        column.blocks[1] = column.blocks[2] = kv;
+        block->n_qkv = 1;
+        TRY(init_linear(&block->qkv[0], s, GPT_QKV, index, column, params));
+    } else {
+        block->n_qkv = 3;
+        for (int i = 0; i < 3; i++) {
+            column.blocks[0] = i == 0 ? q : kv;
+            column.out = column.blocks[0].features;
+            TRY(init_linear(&block->qkv[i], s, (gpt_part)(GPT_Q + i), index, column, params));
+        }
+    }
+    return init_linear(&block->projection, s, GPT_PROJECTION, index,
+                       (loom_linear_config){.kind = LOOM_LINEAR_ROW,
+                                            .in = q.features,
+                                            .out = model->hidden,
+                                            .bias = model->output_bias,
+                                            .blocks = {q},
+                                            .n_blocks = 1},
+                       params);
+}
+
+static loom_status init_mlp(gpt_block *block, const gpt_shape *s, int64_t index, loom_param_list *params)
+{
+    const loom_model *model = s->model;
+    loom_linear_config column = {.kind = LOOM_LINEAR_COLUMN, .in = model->hidden, .out = model->ffn, .bias = model->mlp_bias};
+    loom_linear_config row = {.kind = LOOM_LINEAR_ROW, .in = model->ffn, .out = model->hidden, .bias = model->mlp_bias};
+
+    block->n_wide = model->mlp == LOOM_SWIGLU ? 2 : 1;
+    for (int i = 0; i < block->n_wide; i++)
+        TRY(init_linear(&block->wide[i], s, block->n_wide == 1 ? GPT_WIDE : (gpt_part)(GPT_GATE + i), index, column, params));
+    return init_linear(&block->narrow, s, GPT_NARROW, index, row, params);
+}
+
+loom_status gpt_block_init(gpt_block *block, const gpt_shape *s, int64_t index, loom_param_list *params)
+{
+    char name[GPT_NAME_BYTES];
+
+    memset(block, 0, sizeof *block);
+    TRY(gpt_norm_init(&block->norm1, s, gpt_name(s->model, GPT_NORM1, index, name), params));
+    TRY(init_attention(block, s, index, params));
+    TRY(gpt_norm_init(&block->norm2, s, gpt_name(s->model, GPT_NORM2, index, name), params));
+    return init_mlp(block, s, index, params);
+}
+
+/* --- memory ---------------------------------------------------------------------------------------------------------------------- */
+
+void gpt_carve(gpt_carver *carver, float **buffer, int64_t count)
+{
+    *buffer = carver->memory ? carver->memory + carver->used : NULL;
+    carver->used += (count + 15) / 16 * 16; /* 64 bytes */
+}
+
+void gpt_saved_carve(gpt_carver *carver, const gpt_shape *s, gpt_saved *saved)
+{
+    int64_t means = s->model->norm == LOOM_LAYERNORM ? s->Tl : 0;
+
+    gpt_carve(carver, &saved->mean1_T, means);
+    gpt_carve(carver, &saved->rstd1_T, s->Tl);
+    gpt_carve(carver, &saved->norm1_TD, s->Tl * s->D);
+    gpt_carve(carver, &saved->qkv, s->T * s->qkv_width);
+    gpt_carve(carver, &saved->lse, s->T * s->heads);
+    gpt_carve(carver, &saved->attention, s->T * s->q_width);
+    gpt_carve(carver, &saved->mid_TD, s->Tl * s->D);
+    gpt_carve(carver, &saved->mean2_T, means);
+    gpt_carve(carver, &saved->rstd2_T, s->Tl);
+    gpt_carve(carver, &saved->norm2_TD, s->Tl * s->D);
+    gpt_carve(carver, &saved->wide, s->T * s->wide);
+    gpt_carve(carver, &saved->active, s->T * s->ffn);
+}
+
+void gpt_workspace_carve(gpt_carver *carver, const gpt_shape *s, gpt_workspace *w)
+{
+    int64_t table = s->model->positions == LOOM_ROPE ? s->seq * s->head_dim / 2 : 0;
+
+    gpt_carve(carver, &w->gathered_TD, s->tp->sequence_parallel ? s->T * s->D : 0);
+    gpt_carve(carver, &w->partial_TD, s->T * s->D);
+    gpt_carve(carver, &w->branch_TlD, s->tp->sequence_parallel ? s->Tl * s->D : 0);
+    if (!s->tp->sequence_parallel)
+        w->branch_TlD = w->partial_TD; /* the sum over tp is taken in place */
+    gpt_carve(carver, &w->d_qkv, s->T * s->qkv_width);
+    gpt_carve(carver, &w->d_wide, s->T * (s->wide > s->q_width ? s->wide : s->q_width));
+    gpt_carve(carver, &w->cos_SK, table);
+    gpt_carve(carver, &w->sin_SK, table);
+}
+
+/* --- forward ---------------------------------------------------------------------------------------------------------------------- */
+
+static loom_attention_args attention_call(const gpt_shape *s, const gpt_saved *saved)
+{
+    loom_bshk row = {.token = s->qkv_width};
+
+    return (loom_attention_args){.o_BSHK = saved->attention,
+                                 .lse_BHS = saved->lse,
+                                 .q_BSHK = saved->qkv,
+                                 .k_BSGK = saved->qkv + s->q_width,
+                                 .v_BSGK = saved->qkv + s->q_width + s->kv_width,
+                                 .q_at = row,
+                                 .k_at = row,
+                                 .v_at = row,
+                                 .batch = s->sequences,
+                                 .heads = s->heads,
+                                 .kv_heads = s->kv_heads,
+                                 .q_seq = s->seq,
+                                 .k_seq = s->seq,
+                                 .head_dim = s->head_dim,
+                                 .mask = {.causal = true, .window = s->model->sliding_window}};
+}
+
+/* q and k lie side by side in a row, so they turn as one run of heads. */
+static loom_status rotate(const gpt_shape *s, const gpt_workspace *w, float *qkv, bool inverse)
+{
+    loom_kernels *k = s->tp->kernels;
+
+    if (s->model->positions != LOOM_ROPE)
+        return LOOM_OK;
+    return k->rope(k,
+                   &(loom_rope_args){.y_THK = qkv,
+                                     .x_THK = qkv,
+                                     .cos_PK = w->cos_SK,
+                                     .sin_PK = w->sin_SK,
+                                     .tokens = s->T,
+                                     .heads = s->heads + s->kv_heads,
+                                     .head_dim = s->head_dim,
+                                     .y_token = s->qkv_width,
+                                     .x_token = s->qkv_width,
+                                     .positions = s->seq,
+                                     .seq = s->seq,
+                                     .inverse = inverse},
+                   s->tp->compute);
+}
+
+static void list(loom_linear *layers, int count, loom_linear **at)
+{
+    for (int i = 0; i < count; i++)
+        at[i] = &layers[i];
+}
+
+/* Through the column-parallel layers of a region: x [Tl, D] -> y [T, their widths side by side]. */
+static loom_status column_forward(loom_linear *layers, int count, const gpt_shape *s, gpt_workspace *w, const float *x_local, float *y)
+{
+    loom_linear *at[3];
+    const float *x_full;
+
+    list(layers, count, at);
+    TRY(loom_tp_enter(s->tp, x_local, s->T, s->D, w->gathered_TD, &x_full));
+    return loom_linears_forward(at, count, x_full, s->T, y);
+}
+
+/* Out of a region through a row-parallel layer: x [T, in of this rank] -> branch [Tl, D]. */
+static loom_status row_forward(const loom_linear *layer, const gpt_shape *s, gpt_workspace *w, const float *x)
+{
+    TRY(loom_linear_forward(layer, x, s->T, w->partial_TD, s->D));
+    TRY(loom_tp_leave(s->tp, w->partial_TD, s->T, s->D, w->branch_TlD));
+    return loom_linear_add_bias(layer, w->branch_TlD, s->Tl);
+}
+
+static loom_status activate(const gpt_shape *s, const gpt_saved *saved)
+{
+    loom_kernels *k = s->tp->kernels;
+
+    if (s->model->mlp == LOOM_GELU_TANH)
+        return k->gelu(k, &(loom_gelu_args){.y = saved->active, .x = saved->wide, .count = s->T * s->ffn}, s->tp->compute);
+    return k->swiglu(k,
+                     &(loom_swiglu_args){.y_TF = saved->active,
+                                         .gate_TF = saved->wide,
+                                         .up_TF = saved->wide + s->ffn,
+                                         .tokens = s->T,
+                                         .width = s->ffn,
+                                         .ld_gate = s->wide,
+                                         .ld_up = s->wide},
+                     s->tp->compute);
+}
+
+loom_status gpt_block_forward(gpt_block *block, const gpt_shape *s, gpt_workspace *w, const gpt_saved *saved, const float *x, float *out)
+{
+    loom_attention_args attention = attention_call(s, saved);
+    loom_kernels *k = s->tp->kernels;
+
+    TRY(gpt_norm_forward(&block->norm1, s, x, NULL, NULL, saved->norm1_TD, saved->mean1_T, saved->rstd1_T));
+    TRY(column_forward(block->qkv, block->n_qkv, s, w, saved->norm1_TD, saved->qkv));
+    TRY(rotate(s, w, saved->qkv, false));
+    TRY(k->attention(k, &attention, s->tp->compute));
+    TRY(row_forward(&block->projection, s, w, saved->attention));
+    TRY(gpt_norm_forward(&block->norm2, s, x, w->branch_TlD, saved->mid_TD, saved->norm2_TD, saved->mean2_T, saved->rstd2_T));
+    TRY(column_forward(block->wide, block->n_wide, s, w, saved->norm2_TD, saved->wide));
+    TRY(activate(s, saved));
+    TRY(row_forward(&block->narrow, s, w, saved->active));
+    return k->add(k, &(loom_add_args){.y = out, .a = saved->mid_TD, .b = w->branch_TlD, .count = s->Tl * s->D}, s->tp->compute);
+}
+
+/* --- backward ----------------------------------------------------------------------------------------------------------------------- */
+
+/* d [Tl, D] -> d_in [T, in of this rank]. The weight gradient is first, so that d_in may take the place of x_in. */
+static loom_status row_backward(loom_linear *layer, const gpt_shape *s, gpt_workspace *w, const float *d, const float *x_in, float *d_in)
+{
+    const float *d_full;
+
+    TRY(loom_linear_bias_gradient(layer, d, s->Tl));
+    TRY(loom_tp_leave_backward(s->tp, d, s->T, s->D, w->gathered_TD, &d_full));
+    TRY(loom_linear_backward_weight(layer, x_in, d_full, s->D, s->T));
+    return loom_linear_backward_input(layer, d_full, s->D, s->T, d_in, false);
+}
+
+/* dy -> branch [Tl, D]. The sum over tp travels under the weight gradients. */
+static loom_status column_backward(loom_linear *layers, int count, const gpt_shape *s, gpt_workspace *w, const float *x_local, const float *dy)
+{
+    loom_linear *at[3];
+    const float *x_full;
+
+    list(layers, count, at);
+    TRY(loom_linears_backward_input(at, count, dy, s->T, w->partial_TD));
+    TRY(loom_tp_enter(s->tp, x_local, s->T, s->D, w->gathered_TD, &x_full)); /* gathered again rather than kept: Korthikanti §4.2.2 */
+    TRY(loom_tp_enter_backward_begin(s->tp, w->partial_TD, s->T, s->D, w->branch_TlD));
+    TRY(loom_linears_backward_weight(at, count, x_full, dy, s->T));
+    return loom_tp_enter_backward_end(s->tp);
+}
+
+static loom_status activate_backward(const gpt_shape *s, const gpt_saved *saved, const float *d_active, float *d_wide)
+{
+    loom_kernels *k = s->tp->kernels;
+
+    if (s->model->mlp == LOOM_GELU_TANH)
+        return k->gelu_backward(k, &(loom_gelu_backward_args){.dx = d_wide, .dy = d_active, .x = saved->wide, .count = s->T * s->ffn},
+                                s->tp->compute);
+    return k->swiglu_backward(k,
+                              &(loom_swiglu_backward_args){.dgate_TF = d_wide,
+                                                           .dup_TF = d_wide + s->ffn,
+                                                           .dy_TF = d_active,
+                                                           .gate_TF = saved->wide,
+                                                           .up_TF = saved->wide + s->ffn,
+                                                           .tokens = s->T,
+                                                           .width = s->ffn,
+                                                           .ld_dgate = s->wide,
+                                                           .ld_dup = s->wide,
+                                                           .ld_gate = s->wide,
+                                                           .ld_up = s->wide},
+                              s->tp->compute);
+}
+
+static loom_status mlp_backward(gpt_block *block, const gpt_shape *s, gpt_workspace *w, const gpt_saved *saved, float *d)
+{
+    TRY(row_backward(&block->narrow, s, w, d, saved->active, saved->active));
+    TRY(activate_backward(s, saved, saved->active, w->d_wide));
+    TRY(column_backward(block->wide, block->n_wide, s, w, saved->norm2_TD, w->d_wide));
+    return gpt_norm_backward(&block->norm2, s, w->branch_TlD, saved->mid_TD, saved->mean2_T, saved->rstd2_T, d, true);
+}
+
+static loom_status attention_backward(gpt_block *block, const gpt_shape *s, gpt_workspace *w, const gpt_saved *saved, const float *x, float *d)
+{
+    loom_kernels *k = s->tp->kernels;
+    loom_bshk row = {.token = s->qkv_width};
+    loom_attention_backward_args call = {.forward = attention_call(s, saved),
+                                         .do_BSHK = w->d_wide,
+                                         .dq_BSHK = w->d_qkv,
+                                         .dk_BSGK = w->d_qkv + s->q_width,
+                                         .dv_BSGK = w->d_qkv + s->q_width + s->kv_width,
+                                         .dq_at = row,
+                                         .dk_at = row,
+                                         .dv_at = row};
+
+    TRY(row_backward(&block->projection, s, w, d, saved->attention, w->d_wide));
+    TRY(k->attention_backward(k, &call, s->tp->compute));
+    TRY(rotate(s, w, w->d_qkv, true));
+    TRY(column_backward(block->qkv, block->n_qkv, s, w, saved->norm1_TD, w->d_qkv));
+    return gpt_norm_backward(&block->norm1, s, w->branch_TlD, x, saved->mean1_T, saved->rstd1_T, d, true);
+}
+
+loom_status gpt_block_backward(gpt_block *block, const gpt_shape *s, gpt_workspace *w, const gpt_saved *saved, const float *x, float *d)
+{
+    TRY(mlp_backward(block, s, w, saved, d));
+    return attention_backward(block, s, w, saved, x, d);
+}

@@ -1,0 +1,70 @@
+/* One transformer block (GPT-2 or Llama kind), split over tensor-parallel ranks, assembled from Rankloom's public calls. */
+#ifndef GPT_3D_BLOCK_H
+#define GPT_3D_BLOCK_H
+
+#include <rankloom/rankloom.h>
+
+/* What all blocks of this rank share: shapes of this shard.
+ * T: tokens of a micro-batch; Tl: those this rank holds between tensor-parallel regions. */
+typedef struct gpt_shape {
+    const loom_model *model;
+    loom_tp *tp;
+    int64_t sequences, seq, T, Tl, D;
+    int64_t heads, kv_heads, head_dim;            /* of this rank */
+    int64_t q_width, kv_width, qkv_width, ffn;    /* of this rank */
+    int64_t wide;                                 /* ffn, or 2 ffn where gate and up lie side by side */
+} gpt_shape;
+
+void gpt_shape_init(gpt_shape *shape, const loom_model *model, loom_tp *tp, int64_t sequences, int64_t seq);
+
+/* Buffers that live only within one call. */
+typedef struct gpt_workspace {
+    float *gathered_TD, *partial_TD; /* rows on their way into and out of a region */
+    float *branch_TlD;               /* what a region adds to the residual stream, and its gradient */
+    float *d_qkv, *d_wide;           /* gradients inside a region */
+    float *cos_SK, *sin_SK;          /* rotary table, made once */
+} gpt_workspace;
+
+/* What a block keeps from forward to backward, for one micro-batch. */
+typedef struct gpt_saved {
+    float *mean1_T, *rstd1_T, *norm1_TD, *qkv, *lse, *attention, *mid_TD, *mean2_T, *rstd2_T, *norm2_TD, *wide, *active;
+} gpt_saved;
+
+typedef struct gpt_norm {
+    loom_param weight, bias;
+} gpt_norm;
+
+typedef struct gpt_block {
+    gpt_norm norm1, norm2;
+    loom_linear qkv[3], projection, wide[2], narrow; /* GPT-2 has one fused qkv and one wide; Llama q, k, v and gate, up */
+    int n_qkv, n_wide;
+} gpt_block;
+
+loom_status gpt_norm_init(gpt_norm *norm, const gpt_shape *shape, const char *name, loom_param_list *params);
+/* y = norm(x), or with `add`: sum = x + add, y = norm(sum). */
+loom_status gpt_norm_forward(const gpt_norm *norm, const gpt_shape *shape, const float *x, const float *add, float *sum, float *y, float *mean,
+                             float *rstd);
+/* dx = gradient through the norm of dy, or added to dx with `accumulate`. */
+loom_status gpt_norm_backward(gpt_norm *norm, const gpt_shape *shape, const float *dy, const float *x, const float *mean, const float *rstd,
+                              float *dx, bool accumulate);
+
+/* Layer `index` of the model; its parameters join `params` in forward order. */
+loom_status gpt_block_init(gpt_block *block, const gpt_shape *shape, int64_t index, loom_param_list *params);
+
+/* Hands out 64-byte aligned buffers of one allocation; with memory NULL only counts. */
+typedef struct gpt_carver {
+    float *memory;
+    int64_t used; /* floats */
+} gpt_carver;
+void gpt_carve(gpt_carver *carver, float **buffer, int64_t count);
+void gpt_saved_carve(gpt_carver *carver, const gpt_shape *shape, gpt_saved *saved);
+void gpt_workspace_carve(gpt_carver *carver, const gpt_shape *shape, gpt_workspace *workspace);
+
+/* out [Tl, D] from x [Tl, D]. */
+loom_status gpt_block_forward(gpt_block *block, const gpt_shape *shape, gpt_workspace *workspace, const gpt_saved *saved, const float *x,
+                              float *out);
+/* d: gradient of out on entry, of x on return. Overwrites parts of `saved`. */
+loom_status gpt_block_backward(gpt_block *block, const gpt_shape *shape, gpt_workspace *workspace, const gpt_saved *saved, const float *x,
+                               float *d);
+
+#endif
