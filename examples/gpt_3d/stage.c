@@ -1,0 +1,569 @@
+#include "stage.h"
+#include "names.h"
+#include "try.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Logits are made, turned into their gradient and used up in pieces of at most this much: their memory does not grow with the micro-batch. */
+enum { LOGITS_BYTES = 128 << 20 };
+
+/* --- parameters ------------------------------------------------------------------------------------------------------------------ */
+
+static bool on_this_stage(const gpt_stage *stage, int chunk)
+{
+    return loom_layout_stage_of_chunk(&stage->mesh->layout, chunk) == stage->mesh->here.at[LOOM_AXIS_PP];
+}
+
+/* Tied embedding and head on different stages are two copies whose gradients are added; on one stage they are one matrix. */
+static bool tied_across_stages(const gpt_stage *stage)
+{
+    const loom_layout *layout = &stage->mesh->layout;
+
+    return stage->model->tied_embeddings &&
+           loom_layout_stage_of_chunk(layout, 0) != loom_layout_stage_of_chunk(layout, layout->n_chunks - 1);
+}
+
+static loom_status open_embedding(gpt_stage *stage)
+{
+    const loom_model *model = stage->model;
+    char name[GPT_NAME_BYTES], full[GPT_NAME_BYTES + 8];
+    loom_vocab_config config = {.name = full, .vocab = model->vocab, .hidden = model->hidden, .init_std = model->init_std};
+
+    stage->embedding_params[0] = stage->params.count;
+    config.tied = tied_across_stages(stage);
+    config.tied_owner = config.tied;
+    snprintf(full, sizeof full, "%s.weight", gpt_name(model, GPT_EMBEDDING, 0, name));
+    TRY(loom_vocab_init(&stage->embedding, stage->tp, &config));
+    TRY(loom_vocab_declare(&stage->embedding, &stage->params));
+    if (model->positions == LOOM_LEARNED) {
+        int64_t shape[2] = {model->seq, model->hidden};
+
+        snprintf(full, sizeof full, "%s.weight", gpt_name(model, GPT_POSITIONS, 0, name));
+        loom_tp_replicated(stage->tp, full, 2, shape, &stage->positions.shard);
+        stage->positions.shard.decay = true;
+        stage->positions.shard.init.std = model->init_std;
+        TRY(loom_param_list_add(&stage->params, &stage->positions));
+    }
+    stage->embedding_params[1] = stage->params.count;
+    return LOOM_OK;
+}
+
+static loom_status open_head(gpt_stage *stage)
+{
+    const loom_model *model = stage->model;
+    char name[GPT_NAME_BYTES], full[GPT_NAME_BYTES + 8];
+    loom_vocab_config config = {.name = full, .vocab = model->vocab, .hidden = model->hidden, .init_std = model->init_std};
+
+    stage->head_params[0] = stage->params.count;
+    TRY(gpt_norm_init(&stage->final_norm, &stage->shape, gpt_name(model, GPT_FINAL_NORM, 0, name), &stage->params));
+    if (model->tied_embeddings && !tied_across_stages(stage)) {
+        stage->head = &stage->embedding; /* its gradient is complete when the embedding's is */
+    } else {
+        config.tied = tied_across_stages(stage);
+        snprintf(full, sizeof full, "%s.weight", gpt_name(model, config.tied ? GPT_EMBEDDING : GPT_HEAD, 0, name));
+        stage->head = &stage->head_matrix;
+        TRY(loom_vocab_init(stage->head, stage->tp, &config));
+        TRY(loom_vocab_declare(stage->head, &stage->params));
+    }
+    stage->head_params[1] = stage->params.count;
+    return LOOM_OK;
+}
+
+static loom_status open_chunk(gpt_stage *stage, gpt_chunk *chunk, int index, int slots)
+{
+    const loom_layout *layout = &stage->mesh->layout;
+
+    chunk->index = index;
+    chunk->first_layer = loom_layout_first_layer(layout, index);
+    chunk->layers = layout->chunk_layers[index];
+    chunk->has_embedding = index == 0;
+    chunk->has_head = index == layout->n_chunks - 1;
+    chunk->slots = slots;
+    chunk->blocks = calloc((size_t)chunk->layers + 1, sizeof *chunk->blocks);
+    chunk->first_param = calloc((size_t)chunk->layers + 1, sizeof *chunk->first_param);
+    chunk->slot = calloc((size_t)slots + 1, sizeof *chunk->slot);
+    if (!chunk->blocks || !chunk->first_param || !chunk->slot)
+        return loom_fail(LOOM_E_MEMORY, "chunk %d: no memory for %lld blocks", index, (long long)chunk->layers);
+    if (chunk->has_embedding)
+        TRY(open_embedding(stage));
+    for (int64_t i = 0; i < chunk->layers; i++) {
+        chunk->first_param[i] = stage->params.count;
+        TRY(gpt_block_init(&chunk->blocks[i], &stage->shape, chunk->first_layer + i, &stage->params));
+    }
+    chunk->first_param[chunk->layers] = stage->params.count;
+    return chunk->has_head ? open_head(stage) : LOOM_OK;
+}
+
+static loom_status open_chunks(gpt_stage *stage, const loom_schedule *schedule)
+{
+    const loom_layout *layout = &stage->mesh->layout;
+
+    stage->chunks = calloc((size_t)layout->vpp, sizeof *stage->chunks);
+    if (!stage->chunks)
+        return loom_fail(LOOM_E_MEMORY, "no memory for %d chunks", layout->vpp);
+    for (int c = 0; c < layout->n_chunks; c++)
+        if (on_this_stage(stage, c))
+            TRY(open_chunk(stage, &stage->chunks[stage->n_chunks++], c, loom_pipeline_slots(schedule, c)));
+    return LOOM_OK;
+}
+
+loom_status gpt_stage_open(const loom_model *model, loom_mesh *mesh, loom_tp *tp, const loom_schedule *schedule, gpt_stage **stage)
+{
+    gpt_stage *s = calloc(1, sizeof *s);
+    loom_status status;
+
+    if (!s)
+        return loom_fail(LOOM_E_MEMORY, "no memory for a stage");
+    s->model = model;
+    s->mesh = mesh;
+    s->tp = tp;
+    s->device = loom_stream_device(tp->compute);
+    s->recompute = mesh->layout.recompute == LOOM_RECOMPUTE_FULL;
+    s->micro_batches = loom_layout_micro_batches(&mesh->layout);
+    gpt_shape_init(&s->shape, model, tp, mesh->layout.micro_batch, mesh->layout.seq);
+    status = open_chunks(s, schedule);
+    if (status < 0) {
+        gpt_stage_close(s);
+        return status;
+    }
+    *stage = s;
+    return LOOM_OK;
+}
+
+void gpt_stage_close(gpt_stage *stage)
+{
+    if (!stage)
+        return;
+    for (int c = 0; c < stage->n_chunks; c++) {
+        gpt_chunk *chunk = &stage->chunks[c];
+
+        loom_free(stage->device, chunk->memory);
+        for (int i = 0; chunk->slot && i < chunk->slots; i++) {
+            free(chunk->slot[i].x);
+            free(chunk->slot[i].saved);
+        }
+        free(chunk->slot);
+        free(chunk->blocks);
+        free(chunk->first_param);
+    }
+    free(stage->chunks);
+    loom_free(stage->device, stage->workspace_memory);
+    loom_free(stage->device, stage->logits_TV);
+    loom_free(stage->device, stage->loss_sum);
+    free(stage->position_rows);
+    loom_param_list_free(&stage->params);
+    free(stage);
+}
+
+/* --- memory ---------------------------------------------------------------------------------------------------------------------- */
+
+static bool has_head(const gpt_stage *stage)
+{
+    return stage->head != NULL;
+}
+
+static void carve_slot(gpt_carver *carver, const gpt_stage *stage, const gpt_chunk *chunk, gpt_slot *slot)
+{
+    int64_t rows = stage->shape.Tl * stage->shape.D;
+
+    for (int64_t i = chunk->has_embedding ? 0 : 1; i < chunk->layers; i++)
+        gpt_carve(carver, &slot->x[i], rows);
+    if (chunk->has_head)
+        gpt_carve(carver, &slot->d_head, rows);
+    for (int64_t i = 0; i < (stage->recompute ? 0 : chunk->layers); i++)
+        gpt_saved_carve(carver, &stage->shape, &slot->saved[i]);
+}
+
+static loom_status allocate_chunk(gpt_stage *stage, gpt_chunk *chunk)
+{
+    gpt_carver carver = {0};
+    gpt_saved shared = {0};
+
+    for (int i = 0; i < chunk->slots; i++) {
+        chunk->slot[i].x = calloc((size_t)chunk->layers + 1, sizeof *chunk->slot[i].x);
+        chunk->slot[i].saved = calloc((size_t)chunk->layers + 1, sizeof *chunk->slot[i].saved);
+        if (!chunk->slot[i].x || !chunk->slot[i].saved)
+            return loom_fail(LOOM_E_MEMORY, "chunk %d: no memory for its slots", chunk->index);
+    }
+    for (int pass = 0; pass < 2; pass++) { /* count, then carve */
+        carver.used = 0;
+        for (int i = 0; i < chunk->slots; i++)
+            carve_slot(&carver, stage, chunk, &chunk->slot[i]);
+        if (stage->recompute && chunk->layers > 0)
+            gpt_saved_carve(&carver, &stage->shape, &shared);
+        if (pass == 0)
+            TRY(loom_alloc(stage->device, (size_t)carver.used * sizeof(float), LOOM_MEM_ACTIVATIONS, (void **)&carver.memory));
+    }
+    chunk->memory = carver.memory;
+    for (int i = 0; stage->recompute && i < chunk->slots; i++)
+        for (int64_t l = 0; l < chunk->layers; l++)
+            chunk->slot[i].saved[l] = shared;
+    return LOOM_OK;
+}
+
+static void carve_head(gpt_carver *carver, gpt_stage *stage)
+{
+    const gpt_shape *s = &stage->shape;
+
+    gpt_carve(carver, &stage->final_TD, s->Tl * s->D);
+    gpt_carve(carver, &stage->norm_TD, s->Tl * s->D);
+    gpt_carve(carver, &stage->mean_T, s->Tl);
+    gpt_carve(carver, &stage->rstd_T, s->Tl);
+    gpt_carve(carver, &stage->loss_T, s->T);
+    gpt_carve(carver, &stage->scratch_4T, 4 * s->T);
+}
+
+static loom_status allocate_workspace(gpt_stage *stage)
+{
+    gpt_carver carver = {0};
+
+    for (int pass = 0; pass < 2; pass++) {
+        carver.used = 0;
+        gpt_workspace_carve(&carver, &stage->shape, &stage->workspace);
+        if (stage->chunks[0].has_embedding)
+            gpt_carve(&carver, &stage->embedding_d, stage->shape.Tl * stage->shape.D);
+        if (has_head(stage))
+            carve_head(&carver, stage);
+        if (pass == 0)
+            TRY(loom_alloc(stage->device, (size_t)carver.used * sizeof(float), LOOM_MEM_WORKSPACE, (void **)&carver.memory));
+    }
+    stage->workspace_memory = carver.memory;
+    return LOOM_OK;
+}
+
+static loom_status allocate_logits(gpt_stage *stage)
+{
+    int64_t rows = LOGITS_BYTES / ((int64_t)sizeof(float) * stage->head->rows);
+
+    stage->logits_tokens = rows < 1 ? 1 : rows < stage->shape.T ? rows : stage->shape.T;
+    TRY(loom_alloc(stage->device, (size_t)(stage->logits_tokens * stage->head->rows) * sizeof(float), LOOM_MEM_LOGITS,
+                   (void **)&stage->logits_TV));
+    return loom_alloc(stage->device, sizeof *stage->loss_sum, LOOM_MEM_LOGITS, (void **)&stage->loss_sum);
+}
+
+/* Position in its sequence of each token that this rank holds between the regions. */
+static loom_status make_position_rows(gpt_stage *stage)
+{
+    const gpt_shape *s = &stage->shape;
+
+    stage->position_rows = malloc((size_t)s->Tl * sizeof *stage->position_rows);
+    if (!stage->position_rows)
+        return loom_fail(LOOM_E_MEMORY, "no memory for %lld positions", (long long)s->Tl);
+    return LOOM_OK;
+}
+
+loom_status gpt_stage_allocate(gpt_stage *stage)
+{
+    const gpt_shape *s = &stage->shape;
+    loom_kernels *k = stage->tp->kernels;
+
+    for (int c = 0; c < stage->n_chunks; c++)
+        TRY(allocate_chunk(stage, &stage->chunks[c]));
+    TRY(allocate_workspace(stage));
+    if (has_head(stage))
+        TRY(allocate_logits(stage));
+    if (stage->model->positions == LOOM_LEARNED)
+        TRY(make_position_rows(stage));
+    if (stage->model->positions != LOOM_ROPE)
+        return LOOM_OK;
+    return k->rope_table(k,
+                         &(loom_rope_table_args){.cos_PK = stage->workspace.cos_SK,
+                                                 .sin_PK = stage->workspace.sin_SK,
+                                                 .positions = s->seq,
+                                                 .head_dim = s->head_dim,
+                                                 .theta = stage->model->rope_theta},
+                         stage->tp->compute);
+}
+
+/* --- embedding and head ------------------------------------------------------------------------------------------------------------ */
+
+static void fill_position_rows(const gpt_stage *stage, const gpt_shape *s)
+{
+    int64_t first = s->tp->sequence_parallel ? s->tp->rank * s->Tl : 0;
+
+    for (int64_t t = 0; t < s->Tl; t++)
+        stage->position_rows[t] = (int32_t)((first + t) % s->seq);
+}
+
+static loom_status embed(gpt_stage *stage, const gpt_shape *s, const int32_t *tokens, float *x)
+{
+    gpt_workspace *w = &stage->workspace;
+    loom_kernels *k = s->tp->kernels;
+
+    TRY(loom_vocab_embed(&stage->embedding, tokens, s->T, s->tp->size == 1 ? x : w->partial_TD));
+    TRY(loom_tp_leave(s->tp, s->tp->size == 1 ? x : w->partial_TD, s->T, s->D, x));
+    if (stage->model->positions != LOOM_LEARNED)
+        return LOOM_OK;
+    fill_position_rows(stage, s);
+    return k->position(k,
+                       &(loom_position_args){.y_TD = x,
+                                             .table_PD = stage->positions.value,
+                                             .rows_T = stage->position_rows,
+                                             .tokens = s->Tl,
+                                             .hidden = s->D,
+                                             .positions = stage->model->seq},
+                       s->tp->compute);
+}
+
+static loom_status embed_backward(gpt_stage *stage, const int32_t *tokens, const float *d)
+{
+    const gpt_shape *s = &stage->shape;
+    loom_kernels *k = s->tp->kernels;
+    const float *d_full;
+
+    if (stage->model->positions == LOOM_LEARNED) {
+        fill_position_rows(stage, s);
+        TRY(k->position_backward(k,
+                                 &(loom_position_backward_args){.dtable_PD = stage->positions.gradient,
+                                                                .dy_TD = d,
+                                                                .rows_T = stage->position_rows,
+                                                                .tokens = s->Tl,
+                                                                .hidden = s->D,
+                                                                .positions = stage->model->seq},
+                                 s->tp->compute));
+    }
+    TRY(loom_tp_leave_backward(s->tp, d, s->T, s->D, stage->workspace.gathered_TD, &d_full));
+    return loom_vocab_embed_backward(&stage->embedding, tokens, s->T, d_full);
+}
+
+/* Logits, loss and both gradients of some tokens; d_full gets the gradient of their x. */
+static loom_status head_piece(gpt_stage *stage, const float *x_full, const int32_t *targets, int64_t tokens, float *d_full)
+{
+    loom_kernels *k = stage->tp->kernels;
+
+    TRY(loom_vocab_logits(stage->head, x_full, tokens, stage->logits_TV));
+    TRY(loom_tp_cross_entropy(stage->tp, stage->model->vocab, stage->head->rows, stage->logits_TV, targets, tokens, NULL, stage->loss_T,
+                              stage->scratch_4T));
+    TRY(k->sum(k, &(loom_sum_args){.sum = stage->loss_sum, .x = stage->loss_T, .count = tokens, .accumulate = true}, stage->tp->compute));
+    TRY(loom_vocab_logits_backward_input(stage->head, stage->logits_TV, tokens, d_full));
+    return loom_vocab_logits_backward_weight(stage->head, x_full, stage->logits_TV, tokens);
+}
+
+/* The head's backward follows at once: so logits live for one call, and only a [Tl, D] gradient waits for the micro-batch's backward. */
+static loom_status head_forward_backward(gpt_stage *stage, const float *x, const int32_t *targets, float *d)
+{
+    const gpt_shape *s = &stage->shape;
+    gpt_workspace *w = &stage->workspace;
+    const float *x_full;
+
+    TRY(gpt_norm_forward(&stage->final_norm, s, x, NULL, NULL, stage->norm_TD, stage->mean_T, stage->rstd_T));
+    TRY(loom_tp_enter(s->tp, stage->norm_TD, s->T, s->D, w->gathered_TD, &x_full));
+    for (int64_t t = 0; t < s->T; t += stage->logits_tokens) {
+        int64_t tokens = s->T - t < stage->logits_tokens ? s->T - t : stage->logits_tokens;
+
+        TRY(head_piece(stage, x_full + t * s->D, targets + t, tokens, w->partial_TD + t * s->D));
+    }
+    TRY(loom_tp_enter_backward_begin(s->tp, w->partial_TD, s->T, s->D, w->branch_TlD));
+    TRY(loom_tp_enter_backward_end(s->tp));
+    return gpt_norm_backward(&stage->final_norm, s, w->branch_TlD, x, stage->mean_T, stage->rstd_T, d, false);
+}
+
+/* --- the pipeline's callbacks ------------------------------------------------------------------------------------------------------- */
+
+static gpt_chunk *find_chunk(gpt_stage *stage, int index)
+{
+    for (int c = 0; c < stage->n_chunks; c++)
+        if (stage->chunks[c].index == index)
+            return &stage->chunks[c];
+    return NULL;
+}
+
+/* Where block `i` reads and what block `i - 1` writes. */
+static float *block_input(const gpt_chunk *chunk, const gpt_slot *slot, int64_t i, const float *input)
+{
+    return i == 0 && !chunk->has_embedding ? (float *)input : slot->x[i];
+}
+
+/* Embedding and blocks; leaves the chunk's result in `out`. */
+static loom_status run_layers(gpt_stage *stage, gpt_chunk *chunk, const gpt_shape *s, const gpt_slot *slot, const int32_t *tokens,
+                              const float *input, float *out)
+{
+    if (chunk->has_embedding)
+        TRY(embed(stage, s, tokens, chunk->layers > 0 ? slot->x[0] : out));
+    else if (chunk->layers == 0)
+        TRY(loom_stream_copy(s->tp->compute, out, input, (size_t)(s->Tl * s->D) * sizeof *out));
+    for (int64_t i = 0; i < chunk->layers; i++) {
+        float *to = i + 1 < chunk->layers ? slot->x[i + 1] : out;
+
+        TRY(gpt_block_forward(&chunk->blocks[i], s, &stage->workspace, &slot->saved[i], block_input(chunk, slot, i, input), to));
+        loom_device_progress(stage->device);
+    }
+    return LOOM_OK;
+}
+
+static const int32_t *micro_batch_of(const gpt_stage *stage, const int32_t *all, int micro_batch)
+{
+    return all + micro_batch * stage->shape.T;
+}
+
+static loom_status forward(void *context, int index, int micro_batch, int slot_index, const float *input, float *output)
+{
+    gpt_stage *stage = context;
+    gpt_chunk *chunk = find_chunk(stage, index);
+    gpt_slot *slot = &chunk->slot[slot_index];
+    float *out = chunk->has_head ? stage->final_TD : output;
+
+    TRY(run_layers(stage, chunk, &stage->shape, slot, micro_batch_of(stage, stage->batch.tokens, micro_batch), input, out));
+    if (!chunk->has_head)
+        return LOOM_OK;
+    return head_forward_backward(stage, out, micro_batch_of(stage, stage->batch.targets, micro_batch), slot->d_head);
+}
+
+/* During the last micro-batch's backward every gradient that was just written is complete. */
+static loom_status tell_ready(gpt_stage *stage, int micro_batch, int first, int end)
+{
+    if (!stage->dp || micro_batch != stage->micro_batches - 1 || first == end)
+        return LOOM_OK;
+    return loom_dp_ready(stage->dp, stage->params.at + first, end - first);
+}
+
+static loom_status block_backward(gpt_stage *stage, gpt_chunk *chunk, const gpt_slot *slot, int64_t i, const float *input, float *d)
+{
+    const float *x = block_input(chunk, slot, i, input);
+
+    if (stage->recompute) /* its output is not needed again: it goes where the backward's first gradient will overwrite it */
+        TRY(gpt_block_forward(&chunk->blocks[i], &stage->shape, &stage->workspace, &slot->saved[i], x, stage->workspace.branch_TlD));
+    TRY(gpt_block_backward(&chunk->blocks[i], &stage->shape, &stage->workspace, &slot->saved[i], x, d));
+    loom_device_progress(stage->device);
+    return LOOM_OK;
+}
+
+static loom_status backward(void *context, int index, int micro_batch, int slot_index, const float *input, const float *d_output, float *d_input)
+{
+    gpt_stage *stage = context;
+    gpt_chunk *chunk = find_chunk(stage, index);
+    gpt_slot *slot = &chunk->slot[slot_index];
+    size_t bytes = (size_t)(stage->shape.Tl * stage->shape.D) * sizeof(float);
+    float *d = chunk->has_embedding ? stage->embedding_d : d_input;
+
+    TRY(loom_stream_copy(stage->tp->compute, d, chunk->has_head ? slot->d_head : d_output, bytes));
+    if (chunk->has_head)
+        TRY(tell_ready(stage, micro_batch, stage->head_params[0], stage->head_params[1]));
+    for (int64_t i = chunk->layers - 1; i >= 0; i--) {
+        TRY(block_backward(stage, chunk, slot, i, input, d));
+        TRY(tell_ready(stage, micro_batch, chunk->first_param[i], chunk->first_param[i + 1]));
+    }
+    if (!chunk->has_embedding)
+        return LOOM_OK;
+    TRY(embed_backward(stage, micro_batch_of(stage, stage->batch.tokens, micro_batch), d));
+    return tell_ready(stage, micro_batch, stage->embedding_params[0], stage->embedding_params[1]);
+}
+
+void gpt_stage_ops(gpt_stage *stage, loom_stage_ops *ops)
+{
+    *ops = (loom_stage_ops){.context = stage, .forward = forward, .backward = backward};
+}
+
+int64_t gpt_stage_boundary(const gpt_stage *stage)
+{
+    return stage->shape.Tl * stage->shape.D;
+}
+
+loom_status gpt_stage_begin(gpt_stage *stage, const gpt_batch *batch)
+{
+    stage->batch = *batch;
+    return has_head(stage) ? loom_stream_fill_zero(stage->tp->compute, stage->loss_sum, sizeof *stage->loss_sum) : LOOM_OK;
+}
+
+loom_status gpt_stage_loss(gpt_stage *stage, double *loss_sum)
+{
+    *loss_sum = 0;
+    if (has_head(stage))
+        TRY(loom_stream_copy(stage->tp->compute, loss_sum, stage->loss_sum, sizeof *loss_sum));
+    return loom_stream_wait(stage->tp->compute);
+}
+
+/* --- forward only ------------------------------------------------------------------------------------------------------------------ */
+
+/* The chunks in model order, each on its stage; what crosses stages goes over the pp axis. The last one's output is in *at when this stage has it. */
+static loom_status walk_chunks(gpt_stage *stage, const gpt_shape *s, const int32_t *tokens, float *at, float *spare, float **result)
+{
+    const loom_layout *layout = &stage->mesh->layout;
+    loom_comm *pp = stage->mesh->axis[LOOM_AXIS_PP];
+    int here = loom_comm_rank(pp);
+
+    for (int c = 0; c < layout->n_chunks; c++) {
+        int owner = loom_layout_stage_of_chunk(layout, c), from = c > 0 ? loom_layout_stage_of_chunk(layout, c - 1) : owner;
+        size_t count = (size_t)(s->Tl * s->D);
+
+        if (from != owner && here == from)
+            TRY(loom_send(pp, at, count, LOOM_F32, owner, (uint64_t)c, stage->tp->compute));
+        if (from != owner && here == owner)
+            TRY(loom_recv(pp, at, count, LOOM_F32, from, (uint64_t)c, stage->tp->compute));
+        if (here != owner)
+            continue;
+        gpt_chunk *chunk = find_chunk(stage, c);
+        TRY(run_layers(stage, chunk, s, &chunk->slot[0], tokens, at, spare));
+        float *swap = at;
+        at = spare;
+        spare = swap;
+    }
+    *result = at;
+    return LOOM_OK;
+}
+
+/* Columns of all tp ranks side by side, without the padding. */
+static void join_columns(const gpt_stage *stage, const float *gathered, int64_t rows, float *logits)
+{
+    int64_t columns = stage->head->rows, vocab = stage->model->vocab;
+
+    for (int64_t v = 0; v < vocab; v++)
+        for (int64_t t = 0; t < rows; t++)
+            logits[t * vocab + v] = gathered[((v / columns) * rows + t) * columns + v % columns];
+}
+
+static loom_status head_logits(gpt_stage *stage, const gpt_shape *s, const float *x, int64_t first_row, int64_t rows, float *logits)
+{
+    loom_comm *comm = stage->mesh->axis[LOOM_AXIS_TP];
+    size_t count = (size_t)(rows * stage->head->rows);
+    loom_status status;
+    const float *x_full;
+    float *gathered;
+
+    TRY(gpt_norm_forward(&stage->final_norm, s, x, NULL, NULL, stage->norm_TD, stage->mean_T, stage->rstd_T));
+    TRY(loom_tp_enter(s->tp, stage->norm_TD, s->T, s->D, stage->workspace.gathered_TD, &x_full));
+    TRY(loom_vocab_logits(stage->head, x_full + first_row * s->D, rows, stage->logits_TV));
+    TRY(loom_alloc(stage->device, count * (size_t)s->tp->size * sizeof(float), LOOM_MEM_LOGITS, (void **)&gathered));
+    status = loom_all_gather(comm, stage->logits_TV, gathered, count, LOOM_F32, s->tp->compute);
+    if (status == LOOM_OK)
+        status = loom_stream_wait(s->tp->compute);
+    if (status == LOOM_OK)
+        join_columns(stage, gathered, rows, logits);
+    loom_free(stage->device, gathered);
+    return status;
+}
+
+static loom_status logits_with_buffers(gpt_stage *stage, const gpt_shape *s, const int32_t *tokens, int64_t first_row, int64_t rows,
+                                       float *logits, float *buffers)
+{
+    const loom_layout *layout = &stage->mesh->layout;
+    float *result;
+
+    TRY(walk_chunks(stage, s, tokens, buffers, buffers + s->Tl * s->D, &result));
+    if (has_head(stage))
+        TRY(head_logits(stage, s, result, first_row, rows, logits));
+    TRY(loom_broadcast(stage->mesh->axis[LOOM_AXIS_PP], logits, (size_t)(rows * stage->model->vocab), LOOM_F32,
+                       loom_layout_stage_of_chunk(layout, layout->n_chunks - 1), stage->tp->compute));
+    return loom_stream_wait(stage->tp->compute);
+}
+
+loom_status gpt_stage_logits(gpt_stage *stage, const int32_t *tokens, int64_t sequences, int64_t seq, int64_t first_row, int64_t rows,
+                             float *logits)
+{
+    gpt_shape s;
+    float *buffers;
+    loom_status status;
+
+    gpt_shape_init(&s, stage->model, stage->tp, sequences, seq);
+    if (s.T > stage->shape.T || seq > stage->shape.seq || (has_head(stage) && rows > stage->logits_tokens))
+        return loom_fail(LOOM_E_INVALID, "logits of %lld rows of %lld x %lld tokens: this stage was made for %lld x %lld",
+                         (long long)rows, (long long)sequences, (long long)seq, (long long)stage->shape.sequences,
+                         (long long)stage->shape.seq);
+    TRY(loom_alloc(stage->device, (size_t)(2 * s.Tl * s.D) * sizeof *buffers, LOOM_MEM_WORKSPACE, (void **)&buffers));
+    status = logits_with_buffers(stage, &s, tokens, first_row, rows, logits, buffers);
+    loom_free(stage->device, buffers);
+    return status;
+}
