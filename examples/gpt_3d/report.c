@@ -1,0 +1,195 @@
+#include "report.h"
+#include "try.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char *human_bytes(uint64_t bytes, char text[32])
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    double value = (double)bytes;
+    int unit = 0;
+
+    while (value >= 1024 && unit < 4) {
+        value /= 1024;
+        unit++;
+    }
+    snprintf(text, 32, unit == 0 ? "%.0f %s" : "%.2f %s", value, units[unit]);
+    return text;
+}
+
+static void print_model(const gpt_run *run)
+{
+    loom_param_counts counts;
+
+    loom_model_count(&run->model, &counts);
+    printf("model    %s: %lld layers, hidden %lld, heads %lld/%lld, vocab %lld, %.2f M parameters\n", run->model.name,
+           (long long)run->model.layers, (long long)run->model.hidden, (long long)run->model.heads, (long long)run->model.kv_heads,
+           (long long)run->model.vocab, (double)counts.total / 1e6);
+}
+
+static void print_layout(const gpt_run *run)
+{
+    char text[256];
+
+    printf("layout   %s, %d rank%s, %lld micro-batches a step\n", loom_layout_describe(&run->layout, text, sizeof text),
+           loom_layout_world(&run->layout), loom_layout_world(&run->layout) == 1 ? "" : "s",
+           (long long)loom_layout_micro_batches(&run->layout));
+    for (int c = 0; c < run->layout.n_chunks; c++) {
+        int64_t first = loom_layout_first_layer(&run->layout, c), layers = run->layout.chunk_layers[c];
+
+        printf("  chunk %-2d on stage %d: %s", c, loom_layout_stage_of_chunk(&run->layout, c), c == 0 ? "embedding, " : "");
+        if (layers > 0)
+            printf("layers %lld-%lld", (long long)first, (long long)(first + layers - 1));
+        else
+            printf("no layers");
+        printf("%s\n", c == run->layout.n_chunks - 1 ? ", norm, head, loss" : "");
+    }
+}
+
+static void print_memory(const loom_device *device)
+{
+    loom_ledger ledger;
+    char text[32];
+
+    loom_device_ledger(device, &ledger);
+    for (int use = 0; use < LOOM_MEM_USES; use++)
+        if (ledger.peak[use] > 0)
+            printf("  %-12s %12s\n", loom_memory_use_name((loom_memory_use)use), human_bytes(ledger.peak[use], text));
+    printf("  %-12s %12s\n", "peak", human_bytes(ledger.peak_total, text));
+}
+
+void gpt_report_start(const gpt_trainer *t)
+{
+    char *groups;
+
+    if (loom_comm_rank(t->world) != 0)
+        return;
+    print_model(t->run);
+    print_layout(t->run);
+    if (loom_mesh_describe(t->mesh, &groups) == LOOM_OK) {
+        fputs(groups, stdout);
+        loom_text_free(groups);
+    }
+    printf("kernels  %s, GEMM by %s, %d thread%s a rank; transport %s\n", t->kernels->isa, t->kernels->gemm_library,
+           loom_device_threads(t->device), loom_device_threads(t->device) == 1 ? "" : "s", loom_comm_transport(t->world));
+    printf("memory   of rank 0\n");
+    print_memory(t->device);
+    fflush(stdout);
+}
+
+static void print_line(const gpt_trainer *t, int64_t step, const gpt_step *r, const char *end)
+{
+    int64_t left = t->run->train.steps - step - 1;
+    double left_s = (double)left * r->seconds;
+
+    printf("step %5lld/%lld  loss %.4f  grad %.3f  lr %.2e  %8.0f tokens/s  %6.1f ms  left %d:%02d%s", (long long)step + 1,
+           (long long)t->run->train.steps, r->loss, r->grad_norm, r->lr, (double)r->tokens / r->seconds, r->seconds * 1e3,
+           (int)(left_s / 60), (int)left_s % 60, end);
+    fflush(stdout);
+}
+
+void gpt_report_step(const gpt_trainer *t, int64_t step, const gpt_step *r)
+{
+    int64_t every = t->run->train.steps / 20 > 0 ? t->run->train.steps / 20 : 1;
+    bool milestone = step == 0 || (step + 1) % every == 0 || step + 1 == t->run->train.steps;
+
+    if (loom_comm_rank(t->world) != 0)
+        return;
+    if (isatty(STDOUT_FILENO))
+        print_line(t, step, r, milestone ? "   \n" : "   \r");
+    else if (milestone)
+        print_line(t, step, r, "\n");
+}
+
+void gpt_report_end(const gpt_trainer *t, const gpt_step *last, double seconds)
+{
+    double all = 0;
+
+    if (loom_comm_rank(t->world) != 0)
+        return;
+    printf("done     %lld steps in %.1f s, last loss %.4f nats a token\n", (long long)t->run->train.steps, seconds, last->loss);
+    printf("last step of rank 0:");
+    for (int kind = 0; kind < LOOM_TIME_KINDS; kind++)
+        all += last->breakdown[kind];
+    for (int kind = 0; kind < LOOM_TIME_KINDS; kind++)
+        if (last->breakdown[kind] > 0)
+            printf("  %s %.1f%%", loom_time_kind_name((loom_time_kind)kind), 100 * last->breakdown[kind] / all);
+    printf("\n");
+    fflush(stdout);
+}
+
+/* --- rehearsal ------------------------------------------------------------------------------------------------------------------- */
+
+static void print_comm(const loom_comm *comm)
+{
+    loom_traffic traffic;
+    char text[32];
+
+    if (!comm || loom_comm_size(comm) == 1)
+        return;
+    loom_comm_traffic(comm, &traffic);
+    for (int kind = 0; kind < LOOM_CALL_KINDS; kind++)
+        if (traffic.bytes[kind] > 0)
+            printf("  %-8s %-16s %8llu calls %12s\n", loom_comm_name(comm), loom_call_kind_name((loom_call_kind)kind),
+                   (unsigned long long)traffic.calls[kind], human_bytes(traffic.bytes[kind], text));
+}
+
+static void print_traffic(const loom_mesh *mesh)
+{
+    for (int axis = LOOM_AXIS_TP; axis <= LOOM_AXIS_PP; axis++)
+        print_comm(mesh->axis[axis]);
+    if (loom_comm_size(mesh->gradient) != loom_comm_size(mesh->axis[LOOM_AXIS_DP]))
+        print_comm(mesh->gradient);
+    print_comm(mesh->tied);
+    print_comm(mesh->kv);
+    print_comm(mesh->model);
+}
+
+static void reset_traffic(const loom_mesh *mesh)
+{
+    loom_comm *const all[] = {mesh->axis[LOOM_AXIS_TP], mesh->axis[LOOM_AXIS_CP], mesh->axis[LOOM_AXIS_DP], mesh->axis[LOOM_AXIS_PP],
+                              mesh->gradient,           mesh->tied,               mesh->kv,                 mesh->model};
+
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i])
+            loom_comm_reset_traffic(all[i]);
+}
+
+static loom_status rehearse(const gpt_run *run, int rank)
+{
+    loom_device *device = NULL;
+    loom_comm *world = NULL;
+    gpt_trainer *trainer = NULL;
+    gpt_step step;
+    loom_status status = loom_device_open(LOOM_DRY, NULL, &device);
+
+    if (status == LOOM_OK)
+        status = loom_comm_open_dry(rank, loom_layout_world(&run->layout), device, &world);
+    if (status == LOOM_OK)
+        status = gpt_trainer_open(run, world, &trainer);
+    if (status == LOOM_OK) {
+        reset_traffic(trainer->mesh);
+        status = gpt_trainer_step(trainer, 0, &step);
+    }
+    if (status == LOOM_OK) {
+        printf("stage %d (rank %d): memory\n", trainer->mesh->here.at[LOOM_AXIS_PP], rank);
+        print_memory(device);
+        printf("  what this rank sends in one step\n");
+        print_traffic(trainer->mesh);
+    }
+    gpt_trainer_close(trainer);
+    loom_comm_free(world);
+    loom_device_close(device);
+    return status;
+}
+
+loom_status gpt_dry_run(const gpt_run *run)
+{
+    print_model(run);
+    print_layout(run);
+    for (int stage = 0; stage < run->layout.pp; stage++)
+        TRY(rehearse(run, loom_layout_rank(&run->layout, (int[4]){0, 0, 0, stage})));
+    return LOOM_OK;
+}

@@ -1,0 +1,208 @@
+#include "run.h"
+#include "try.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* What the sections need besides the reader: where relative paths start, and which values came from the command line. */
+typedef struct run_reader {
+    loom_reader *reader;
+    const loom_node *root;
+    const char *folder; /* of the file, "" or ending in a slash */
+    const char *const *assignments;
+    int n_assignments;
+    int world;
+    gpt_run *run;
+} run_reader;
+
+static bool assigned(const run_reader *r, const char *section, const char *key)
+{
+    char prefix[128];
+
+    snprintf(prefix, sizeof prefix, "%s%s%s=", section, *section ? "." : "", key);
+    for (int i = 0; i < r->n_assignments; i++)
+        if (strncmp(r->assignments[i], prefix, strlen(prefix)) == 0)
+            return true;
+    return false;
+}
+
+static void read_path(run_reader *r, const loom_node *map, const char *section, const char *key, char path[GPT_PATH_BYTES])
+{
+    const char *text;
+
+    if (!loom_read_text(r->reader, map, key, &text))
+        return;
+    if (snprintf(path, GPT_PATH_BYTES, "%s%s", text[0] == '/' || assigned(r, section, key) ? "" : r->folder, text) >= GPT_PATH_BYTES)
+        loom_reader_problem(r->reader, loom_node_get(map, key), "%s: a path of more than %d bytes", key, GPT_PATH_BYTES - 1);
+}
+
+static void read_model(run_reader *r)
+{
+    const loom_node *map = loom_read_map(r->reader, r->root, "model");
+    char path[GPT_PATH_BYTES] = "";
+
+    if (!loom_node_get(map, "file")) {
+        loom_model_read(r->reader, map, &r->run->model);
+        return;
+    }
+    read_path(r, map, "model", "file", path);
+    if (path[0] && loom_model_load(path, &r->run->model, NULL) < 0)
+        loom_reader_problem(r->reader, loom_node_get(map, "file"), "%s", loom_last_error());
+}
+
+static void read_data(run_reader *r)
+{
+    static const char *const tokenizers[] = {"bytes", "uint16", NULL}, *const orders[] = {"sequential", "golden", NULL};
+    const loom_node *map = loom_read_map(r->reader, r->root, "data");
+    int tokenizer = GPT_BYTES, order = GPT_SEQUENTIAL;
+
+    loom_require(r->reader, r->root, "data");
+    if (map)
+        loom_require(r->reader, map, "path");
+    read_path(r, map, "data", "path", r->run->data.path);
+    loom_read_choice(r->reader, map, "tokenizer", tokenizers, &tokenizer);
+    loom_read_choice(r->reader, map, "order", orders, &order);
+    r->run->data.tokenizer = (gpt_tokenizer)tokenizer;
+    r->run->data.order = (gpt_order)order;
+}
+
+static void read_adamw(run_reader *r, const loom_node *map)
+{
+    loom_adamw_config *adamw = &r->run->train.adamw;
+    double betas[2];
+    size_t count = 0;
+
+    *adamw = (loom_adamw_config){.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .clip = 1.0};
+    loom_read_f64(r->reader, map, "weight_decay", 0, 1, &adamw->weight_decay);
+    loom_read_f64(r->reader, map, "eps", 0, 1, &adamw->eps);
+    loom_read_f64(r->reader, map, "clip", 0, 1e30, &adamw->clip);
+    if (!loom_read_f64_list(r->reader, map, "betas", 0, 1, 2, betas, &count))
+        return;
+    if (count != 2) {
+        loom_reader_problem(r->reader, loom_node_get(map, "betas"), "betas has %zu numbers; AdamW has two, such as [0.9, 0.95]", count);
+        return;
+    }
+    adamw->beta1 = betas[0];
+    adamw->beta2 = betas[1];
+}
+
+static void read_train(run_reader *r)
+{
+    const loom_node *map = loom_read_map(r->reader, r->root, "train");
+    gpt_run *run = r->run;
+
+    run->train.steps = 100;
+    run->train.global_batch = 8;
+    run->train.micro_batch = 1;
+    run->train.seq = run->model.seq;
+    run->train.seed = 1;
+    run->train.lr = 3e-4;
+    loom_read_i64(r->reader, map, "steps", 0, INT64_C(1) << 40, &run->train.steps);
+    loom_read_i64(r->reader, map, "global_batch", 1, INT64_C(1) << 40, &run->train.global_batch);
+    loom_read_i64(r->reader, map, "micro_batch", 1, INT64_C(1) << 31, &run->train.micro_batch);
+    loom_read_i64(r->reader, map, "seq", 1, INT64_C(1) << 31, &run->train.seq);
+    loom_read_i64(r->reader, map, "seed", 0, INT64_MAX, &run->train.seed);
+    loom_read_i64(r->reader, map, "warmup", 0, INT64_C(1) << 40, &run->train.warmup);
+    loom_read_f64(r->reader, map, "lr", 0, 1e6, &run->train.lr);
+    run->train.min_lr = run->train.lr / 10;
+    loom_read_f64(r->reader, map, "min_lr", 0, 1e6, &run->train.min_lr);
+    read_adamw(r, map);
+    if (run->model.positions == LOOM_LEARNED && run->model.seq > 0 && run->train.seq > run->model.seq)
+        loom_reader_problem(r->reader, loom_node_get(map, "seq"), "seq %lld: the model has %lld learned positions",
+                            (long long)run->train.seq, (long long)run->model.seq);
+}
+
+static void read_layout(run_reader *r)
+{
+    const loom_node *map = loom_read_map(r->reader, r->root, "layout");
+    loom_layout *layout = &r->run->layout;
+
+    loom_layout_default(&r->run->model, layout);
+    layout->dp = 0; /* absent: what is left of the world */
+    layout->micro_batch = r->run->train.micro_batch;
+    layout->global_batch = r->run->train.global_batch;
+    layout->seq = r->run->train.seq;
+    loom_layout_read(r->reader, map, &r->run->model, r->world, layout);
+}
+
+static void read_output(run_reader *r)
+{
+    const loom_node *map = loom_read_map(r->reader, r->root, "output");
+    gpt_run *run = r->run;
+
+    run->output.sample = 200;
+    run->output.save = true;
+    read_path(r, map, "output", "dir", run->output.dir);
+    read_path(r, map, "output", "metrics", run->output.metrics);
+    read_path(r, map, "output", "trace", run->output.trace);
+    read_path(r, map, "output", "plot", run->output.plot);
+    loom_read_bool(r->reader, map, "save", &run->output.save);
+    loom_read_i64(r->reader, map, "sample", 0, 1 << 20, &run->output.sample);
+}
+
+static void read_run(run_reader *r)
+{
+    static const char *const devices[] = {"cpu", "cuda", NULL};
+    int device = LOOM_CPU;
+
+    read_model(r);
+    read_path(r, r->root, "", "init", r->run->init);
+    read_data(r);
+    read_train(r);
+    read_layout(r);
+    read_output(r);
+    loom_read_choice(r->reader, r->root, "device", devices, &device);
+    r->run->device = (loom_device_kind)device;
+}
+
+static void folder_of(const char *path, char folder[GPT_PATH_BYTES])
+{
+    const char *slash = strrchr(path, '/');
+
+    snprintf(folder, GPT_PATH_BYTES, "%.*s", slash ? (int)(slash - path + 1) : 0, path);
+}
+
+/* What this trainer cannot run although the layout is legal. */
+static loom_status check_supported(const gpt_run *run)
+{
+    const loom_model *model = &run->model;
+
+    if (model->moe.experts > 0 || model->mla.kv_rank > 0)
+        return loom_fail(LOOM_E_UNSUPPORTED, "gpt_3d runs dense GPT-2 and Llama models; %s has %s", model->name,
+                         model->moe.experts > 0 ? "experts" : "latent attention");
+    if (run->layout.cp > 1)
+        return loom_fail(LOOM_E_UNSUPPORTED, "gpt_3d cannot split the sequence yet: cp=%d; 1 works", run->layout.cp);
+    if (run->layout.recompute == LOOM_RECOMPUTE_SELECTIVE)
+        return loom_fail(LOOM_E_UNSUPPORTED, "recompute: selective saves nothing here, attention keeps no square matrix; none and full work");
+    return LOOM_OK;
+}
+
+static loom_status load(loom_config *config, const char *path, const char *const *assignments, int count, int world, gpt_run *run)
+{
+    char folder[GPT_PATH_BYTES];
+    run_reader reader = {.root = loom_config_root(config), .folder = folder, .assignments = assignments, .n_assignments = count,
+                         .world = world, .run = run};
+
+    folder_of(path, folder);
+    TRY(loom_reader_open(config, &reader.reader));
+    read_run(&reader);
+    TRY(loom_reader_finish(reader.reader));
+    TRY(loom_layout_check(&run->layout, &run->model, world));
+    return check_supported(run);
+}
+
+loom_status gpt_run_load(const char *path, const char *const *assignments, int count, int world, gpt_run *run)
+{
+    loom_config *config;
+    loom_status status = LOOM_OK;
+
+    memset(run, 0, sizeof *run);
+    TRY(loom_config_load(path, &config));
+    for (int i = 0; i < count && status == LOOM_OK; i++)
+        status = loom_config_override(config, assignments[i]);
+    if (status == LOOM_OK)
+        status = load(config, path, assignments, count, world, run);
+    loom_config_free(config);
+    return status;
+}

@@ -1,0 +1,169 @@
+#include "trainer.h"
+#include "try.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static bool is_dry(const gpt_trainer *t)
+{
+    return loom_device_get_kind(t->device) == LOOM_DRY;
+}
+
+static loom_status open_data(gpt_trainer *t)
+{
+    const gpt_run *run = t->run;
+    int64_t count;
+
+    t->samples = run->layout.global_batch / run->layout.dp;
+    count = t->samples * run->layout.seq;
+    t->tokens = calloc((size_t)count, sizeof *t->tokens);
+    t->targets = calloc((size_t)count, sizeof *t->targets);
+    if (!t->tokens || !t->targets)
+        return loom_fail(LOOM_E_MEMORY, "no memory for %lld tokens of a step", (long long)count);
+    if (is_dry(t))
+        return LOOM_OK;
+    return gpt_data_open(run->data.path, run->data.tokenizer, run->data.order, run->layout.seq, run->model.vocab, &t->data);
+}
+
+static loom_status open_model(gpt_trainer *t)
+{
+    const gpt_run *run = t->run;
+    loom_dp_config dp = {.adamw = run->train.adamw};
+    loom_stage_ops ops;
+
+    TRY(loom_tp_open(t->mesh, t->kernels, t->compute, &t->tp));
+    TRY(loom_schedule_for_layout(&run->layout, &t->schedule));
+    TRY(gpt_stage_open(&run->model, t->mesh, t->tp, t->schedule, &t->stage));
+    TRY(loom_dp_open(t->mesh, &t->stage->params, &dp, t->compute, &t->dp));
+    TRY(gpt_stage_allocate(t->stage));
+    t->stage->dp = t->dp;
+    t->stage->monitor = t->monitor;
+    gpt_stage_ops(t->stage, &ops);
+    return loom_pipeline_open(t->mesh, t->schedule, (size_t)gpt_stage_boundary(t->stage), &ops, t->compute, &t->pipeline);
+}
+
+static loom_status start_weights(gpt_trainer *t)
+{
+    if (is_dry(t))
+        return LOOM_OK;
+    if (!t->run->init[0])
+        return loom_dp_init(t->dp, (uint64_t)t->run->train.seed);
+    TRY(loom_weights_load(t->mesh, &t->stage->params, t->run->init, t->run->model.tied_embeddings ? tied_name(t->run) : NULL));
+    return loom_dp_values_changed(t->dp);
+}
+
+static loom_status open_all(gpt_trainer *t)
+{
+    const gpt_run *run = t->run;
+    loom_monitor_config monitor = {.metrics = run->output.metrics[0] ? run->output.metrics : NULL,
+                                   .trace = run->output.trace[0] ? run->output.trace : NULL};
+
+    TRY(open_data(t));
+    TRY(loom_mesh_open(t->world, &run->layout, &run->model, &t->mesh));
+    TRY(loom_kernels_open(t->device, NULL, &t->kernels));
+    TRY(loom_stream_open(t->device, LOOM_STREAM_INLINE, "compute", &t->compute));
+    if (!is_dry(t))
+        TRY(loom_monitor_open(t->mesh, &monitor, &t->monitor));
+    TRY(open_model(t));
+    return start_weights(t);
+}
+
+loom_status gpt_trainer_open(const gpt_run *run, loom_comm *world, gpt_trainer **trainer)
+{
+    gpt_trainer *t = calloc(1, sizeof *t);
+    loom_status status;
+
+    if (!t)
+        return loom_fail(LOOM_E_MEMORY, "no memory for a trainer");
+    t->run = run;
+    t->world = world;
+    t->device = loom_comm_device(world);
+    status = open_all(t);
+    if (status < 0) {
+        gpt_trainer_close(t);
+        return status;
+    }
+    *trainer = t;
+    return LOOM_OK;
+}
+
+void gpt_trainer_close(gpt_trainer *t)
+{
+    if (!t)
+        return;
+    loom_pipeline_close(t->pipeline);
+    gpt_stage_close(t->stage);
+    loom_dp_close(t->dp);
+    loom_schedule_free(t->schedule);
+    loom_tp_close(t->tp);
+    loom_monitor_close(t->monitor);
+    loom_stream_close(t->compute);
+    loom_kernels_close(t->kernels);
+    loom_mesh_close(t->mesh);
+    gpt_data_close(&t->data);
+    free(t->tokens);
+    free(t->targets);
+    free(t);
+}
+
+int64_t gpt_trainer_tokens(const gpt_trainer *t)
+{
+    return t->run->layout.global_batch * t->run->layout.seq;
+}
+
+/* Data-parallel rank r of D has samples [r B/D, (r+1) B/D) of the step, in order. */
+loom_status gpt_trainer_load_batch(gpt_trainer *t, int64_t step)
+{
+    int64_t first = step * t->run->layout.global_batch + t->mesh->here.at[LOOM_AXIS_DP] * t->samples, seq = t->run->layout.seq;
+
+    if (is_dry(t))
+        return LOOM_OK;
+    for (int64_t i = 0; i < t->samples; i++)
+        TRY(gpt_data_sample(&t->data, first + i, t->tokens + i * seq, t->targets + i * seq));
+    return LOOM_OK;
+}
+
+loom_status gpt_trainer_forward_backward(gpt_trainer *t)
+{
+    TRY(gpt_stage_begin(t->stage, &(gpt_batch){t->tokens, t->targets}));
+    TRY(loom_dp_begin(t->dp));
+    return loom_pipeline_step(t->pipeline);
+}
+
+/* The losses of all ranks that have a head, each token once: tp ranks hold the same, so only the first of them says it. */
+static loom_status sum_loss(gpt_trainer *t, double *loss)
+{
+    TRY(gpt_stage_loss(t->stage, loss));
+    TRY(loom_dp_sum(t->dp, loss, 1));
+    *loss /= (double)gpt_trainer_tokens(t);
+    return LOOM_OK;
+}
+
+static loom_status run_step(gpt_trainer *t, int64_t step, gpt_step *result)
+{
+    loom_dp_result update;
+
+    loom_span_begin(t->monitor, LOOM_TIME_DATA, "data");
+    TRY(gpt_trainer_load_batch(t, step));
+    loom_span_end(t->monitor);
+    loom_span_begin(t->monitor, LOOM_TIME_COMPUTE, "forward and backward");
+    TRY(gpt_trainer_forward_backward(t));
+    loom_span_end(t->monitor);
+    loom_span_begin(t->monitor, LOOM_TIME_COMPUTE, "optimizer");
+    TRY(loom_dp_finish(t->dp, (double)gpt_trainer_tokens(t), result->lr, step + 1, &update));
+    loom_span_end(t->monitor);
+    result->grad_norm = update.grad_norm;
+    result->tokens = gpt_trainer_tokens(t);
+    return sum_loss(t, &result->loss);
+}
+
+loom_status gpt_trainer_step(gpt_trainer *t, int64_t step, gpt_step *result)
+{
+    const gpt_run *run = t->run;
+
+    result->lr = loom_warmup_cosine(step, run->train.warmup, run->train.steps, run->train.lr, run->train.min_lr);
+    loom_monitor_step_begin(t->monitor, step);
+    TRY(run_step(t, step, result));
+    result->seconds = loom_monitor_step_end(t->monitor, result->breakdown);
+    return LOOM_OK;
+}

@@ -1,0 +1,45 @@
+/* One training run on this rank: everything opened in order, a step, and everything closed in reverse. */
+#ifndef GPT_3D_TRAINER_H
+#define GPT_3D_TRAINER_H
+
+#include "run.h"
+#include "stage.h"
+
+typedef struct gpt_trainer {
+    const gpt_run *run;
+    loom_device *device;
+    loom_comm *world; /* borrowed */
+    loom_mesh *mesh;
+    loom_kernels *kernels;
+    loom_stream *compute;
+    loom_tp *tp;
+    loom_schedule *schedule;
+    gpt_stage *stage;
+    loom_dp *dp;
+    loom_pipeline *pipeline;
+    loom_monitor *monitor;
+    gpt_data data;
+    int32_t *tokens, *targets; /* of one step on this rank */
+    int64_t samples;           /* sequences of one step on this rank */
+} gpt_trainer;
+
+typedef struct gpt_step {
+    double loss; /* mean over the global batch's counted tokens */
+    double grad_norm, lr, seconds;
+    double breakdown[LOOM_TIME_KINDS];
+    int64_t tokens; /* of the global batch */
+} gpt_step;
+
+/* Collective over `world`, whose device is the run's. `run` must outlive the trainer. A dry device (see device.h) rehearses: data and weights are not read. */
+loom_status gpt_trainer_open(const gpt_run *run, loom_comm *world, gpt_trainer **trainer);
+void gpt_trainer_close(gpt_trainer *trainer); /* accepts NULL */
+
+/* Step `step` from 0. The parts are there for tests: load, then forward and backward, then update. */
+loom_status gpt_trainer_step(gpt_trainer *trainer, int64_t step, gpt_step *result);
+loom_status gpt_trainer_load_batch(gpt_trainer *trainer, int64_t step);
+loom_status gpt_trainer_forward_backward(gpt_trainer *trainer);
+
+/* Global tokens of a step: the divisor of its gradient. */
+int64_t gpt_trainer_tokens(const gpt_trainer *trainer);
+
+#endif
