@@ -1,6 +1,8 @@
 #include "trainer.h"
+#include "names.h"
 #include "try.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,14 +44,26 @@ static loom_status open_model(gpt_trainer *t)
     return loom_pipeline_open(t->mesh, t->schedule, (size_t)gpt_stage_boundary(t->stage), &ops, t->compute, &t->pipeline);
 }
 
+/* Files of tied models have the embedding, the head, or both under their two names. */
+static loom_status load_weights(gpt_trainer *t)
+{
+    const loom_model *model = &t->run->model;
+    char embedding[GPT_NAME_BYTES], head[GPT_NAME_BYTES], name[GPT_NAME_BYTES + 8], also[GPT_NAME_BYTES + 8];
+    loom_weights_alias alias = {name, also};
+
+    snprintf(name, sizeof name, "%s.weight", gpt_name(model, GPT_EMBEDDING, 0, embedding));
+    snprintf(also, sizeof also, "%s.weight", gpt_name(model, GPT_HEAD, 0, head));
+    TRY(loom_weights_load(t->mesh, &t->stage->params, t->run->init, model->tied_embeddings ? &alias : NULL));
+    return loom_dp_values_changed(t->dp);
+}
+
 static loom_status start_weights(gpt_trainer *t)
 {
     if (is_dry(t))
         return LOOM_OK;
     if (!t->run->init[0])
         return loom_dp_init(t->dp, (uint64_t)t->run->train.seed);
-    TRY(loom_weights_load(t->mesh, &t->stage->params, t->run->init, t->run->model.tied_embeddings ? tied_name(t->run) : NULL));
-    return loom_dp_values_changed(t->dp);
+    return load_weights(t);
 }
 
 static loom_status open_all(gpt_trainer *t)

@@ -8,9 +8,12 @@ LOOM_BEGIN
 
 /* Fills the values of `params` with this rank's parts. `path`: a .safetensors file, a model.safetensors.index.json, or a folder with either.
  * F64, F32, BF16 and F16 become f32; padding becomes 0. Each rank reads by itself, nothing travels. A tensor that is missing or has another shape is
- * LOOM_E_INVALID; the message lists all of them. With `tied_to` (NULL: none), a parameter whose name is not in the file may be found under that name
- * (tied embeddings: either name is enough); both there and different is an error. */
-LOOM_API loom_status loom_weights_load(loom_mesh *mesh, const loom_param_list *params, const char *path, const char *tied_to);
+ * LOOM_E_INVALID; the message lists all of them. `alias` (NULL: none) is another name under which one tensor may be in the file: tied embeddings, of
+ * which either name is enough; both there and different is an error. */
+typedef struct loom_weights_alias {
+    const char *name, *also;
+} loom_weights_alias;
+LOOM_API loom_status loom_weights_load(loom_mesh *mesh, const loom_param_list *params, const char *path, const loom_weights_alias *alias);
 
 typedef enum loom_weights_what { LOOM_WEIGHTS_VALUES, LOOM_WEIGHTS_GRADIENTS } loom_weights_what;
 
