@@ -13,10 +13,13 @@ typedef struct loom_node loom_node;     /* borrowed from its document */
 
 typedef enum loom_node_kind { LOOM_NODE_NULL, LOOM_NODE_SCALAR, LOOM_NODE_LIST, LOOM_NODE_MAP } loom_node_kind;
 
-/* YAML 1.1 core (libyaml) without its traps: a duplicate key, an alias bomb (more than 100,000 visited nodes), nesting above 64,
- * a tab as indentation, a second document, a ${reference} of another tool are errors with line and column. `source` names the text in
- * messages (a path). Files above 64 MiB are refused. JSON files (".json", or text that begins with '{') go through the JSON
- * parser: RFC 8259, strict, same bounds, same tree. */
+/* YAML 1.1 core (libyaml) without its traps. Errors with line and column are: a key given twice (both lines are named; an explicit key does
+ * override one merged by `<<`), more than 100,000 values (an alias counts for all it stands for, so an alias bomb ends early), nesting above 64
+ * levels, more than 1000 anchors, a tab as indentation, a tag (!…), a second document, a ${reference} of another tool. An empty value, ~ and
+ * null are the same: absent. Files above 64 MiB are refused.
+ *
+ * JSON goes through a parser of its own: RFC 8259, strict, same bounds, same tree. A source that ends in ".json" is JSON, in ".yaml" or ".yml" YAML; any
+ * other is JSON if its text begins with '{'. `source` names the text in messages (a path). */
 LOOM_API loom_status loom_config_parse(const char *source, const char *text, size_t bytes, loom_config **config);
 LOOM_API loom_status loom_config_load(const char *path, loom_config **config);
 LOOM_API void loom_config_free(loom_config *config); /* accepts NULL */
@@ -36,10 +39,15 @@ LOOM_API const loom_node *loom_node_get(const loom_node *node, const char *key);
 LOOM_API const char *loom_node_text(const loom_node *node); /* of a scalar, else NULL */
 LOOM_API bool loom_node_quoted(const loom_node *node);
 
-/* One reader per file. A reading function returns true and fills *value when the key is there and right; when it is absent it leaves
+/* One reader per file. A reading function returns true and fills *value when the key is there and right; when it is absent or null it leaves
  * *value (the caller's default) and returns false; when it is wrong it notes the problem and returns false. `map` may be NULL (an
- * absent section). One rule for all fields: integers take 4096, 4_096, 1e3, 4096.0 if whole, 64 bits, never 4k or 1,000; reals take all
- * forms of YAML and JSON; booleans true True TRUE false False FALSE, unquoted, and nothing else. */
+ * absent section). The type comes from the field, never from the look of the text, and there is one rule for all fields:
+ *
+ *   integers  64 bits: 4096, -1, 4_096 (an underscore between two digits), 1e3, 1.28e2, 4096.0. Refused: 4096.5, 4k, 1,000, 010 (octal to
+ *             some), 0x10, 1:30, "4096" in quotes.
+ *   reals     1e-5, 1E-5, +1e-5, .5e-3, 5.e-3, 1_000.5, 3; .inf and -.inf where the range has them; .nan never
+ *   booleans  true True TRUE false False FALSE. Refused: yes, no, on, off (YAML 1.1 and 1.2 disagree on them), 1, 0, "true" in quotes
+ *   texts     any scalar, in quotes or not */
 typedef struct loom_reader loom_reader;
 LOOM_API loom_status loom_reader_open(const loom_config *config, loom_reader **reader);
 LOOM_API const loom_node *loom_read_map(loom_reader *reader, const loom_node *map, const char *key);

@@ -158,25 +158,23 @@ loom_number_fault loom_number_f64(const char *text, double *value)
     return LOOM_NUMBER_OK;
 }
 
-const char *loom_number_fault_text(loom_number_fault fault)
+const char *loom_number_hint(loom_number_fault fault)
 {
     switch (fault) {
-    case LOOM_NUMBER_OK:
-        return "is a number";
-    case LOOM_NUMBER_NONE:
-        return "is not a number";
     case LOOM_NUMBER_UNIT:
-        return "has letters behind the digits; write the number in full (4096, 4_096 or 4e3)";
+        return "write the number in full, as in 4096, 4_096 or 4e3";
     case LOOM_NUMBER_GROUPED:
-        return "has a comma; write 1000 or 1_000";
+        return "write 1000 or 1_000, without a comma";
     case LOOM_NUMBER_LEADING_ZERO:
-        return "has a leading zero, which some YAML readers take as octal; leave it out";
-    case LOOM_NUMBER_NOT_WHOLE:
-        return "is not a whole number";
+        return "leave the leading zero out: some YAML readers take it as octal";
     case LOOM_NUMBER_TOO_LARGE:
-        return "does not fit in 64 bits";
+        return "it does not fit in 64 bits";
+    case LOOM_NUMBER_OK:
+    case LOOM_NUMBER_NONE:
+    case LOOM_NUMBER_NOT_WHOLE:
+        break;
     }
-    return "is not a number";
+    return NULL;
 }
 
 size_t loom_number_format(double value, char text[LOOM_NUMBER_BYTES])

@@ -20,8 +20,8 @@ typedef enum loom_number_fault {
 
 loom_number_fault loom_number_i64(const char *text, int64_t *value);
 loom_number_fault loom_number_f64(const char *text, double *value);
-/* What to tell the person who wrote it: "is no number", "4k is not read: write the number in full", … Static. */
-const char *loom_number_fault_text(loom_number_fault fault);
+/* What the person who wrote it should do ("write the number in full …"), or NULL where there is nothing to add. Static. */
+const char *loom_number_hint(loom_number_fault fault);
 
 /* The shortest decimal that reads back as the finite `value`; returns its length. */
 enum { LOOM_NUMBER_BYTES = 32 };

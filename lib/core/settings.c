@@ -56,9 +56,9 @@ static const char *text_of(loom_setting setting)
     return loom_setting_given(setting) ? getenv(table[setting].name) : table[setting].fallback;
 }
 
-static loom_status refuse(loom_setting setting, const char *value, const char *why)
+static loom_status refuse(loom_setting setting, const char *value, const char *hint)
 {
-    return loom_fail(LOOM_E_INVALID, "%s=%s %s; it takes %s", table[setting].name, value, why, table[setting].takes);
+    return loom_fail(LOOM_E_INVALID, "%s=%s: it takes %s%s%s", table[setting].name, value, table[setting].takes, hint ? "; " : "", hint ? hint : "");
 }
 
 /* Index of `value` in "a|b|c", or -1. */
@@ -92,9 +92,9 @@ loom_status loom_setting_f64(loom_setting setting, double *value)
     assert(kinds[setting] == REAL);
     loom_number_fault fault = loom_number_f64(text, &read);
     if (fault)
-        return refuse(setting, text, loom_number_fault_text(fault));
+        return refuse(setting, text, loom_number_hint(fault));
     if (!(read >= 0))
-        return refuse(setting, text, "is negative or no number");
+        return refuse(setting, text, "never less than 0");
     *value = read;
     return LOOM_OK;
 }
@@ -107,9 +107,9 @@ loom_status loom_setting_i64(loom_setting setting, int64_t *value)
     assert(kinds[setting] == INTEGER);
     loom_number_fault fault = *text ? loom_number_i64(text, &read) : LOOM_NUMBER_OK;
     if (fault)
-        return refuse(setting, text, loom_number_fault_text(fault));
+        return refuse(setting, text, loom_number_hint(fault));
     if (read < 0)
-        return refuse(setting, text, "is negative");
+        return refuse(setting, text, "never less than 0");
     *value = read;
     return LOOM_OK;
 }
@@ -124,7 +124,7 @@ loom_status loom_setting_bool(loom_setting setting, bool *value)
     else if (!*text || !strcasecmp(text, "false") || !strcmp(text, "0"))
         *value = false;
     else
-        return refuse(setting, text, "is neither");
+        return refuse(setting, text, NULL);
     return LOOM_OK;
 }
 
@@ -135,7 +135,7 @@ loom_status loom_setting_choice(loom_setting setting, int *value)
 
     assert(kinds[setting] == CHOICE);
     if (*text && index < 0)
-        return refuse(setting, text, "is none of its values");
+        return refuse(setting, text, NULL);
     *value = index;
     return LOOM_OK;
 }

@@ -1,6 +1,7 @@
 /* Narrow floats against a second method: all codes are listed with their values, and rounding is searched in that list. */
 #include "check.h"
 
+#include <rankloom/config.h>
 #include <rankloom/dtype.h>
 
 #include <math.h>
@@ -123,6 +124,29 @@ static void a_nan_with_only_low_payload_bits_stays_a_nan(void **state)
         assert_true(isnan(formats[i].decode(formats[i].encode(value))));
 }
 
+/* The bit patterns that torch gave; NaN payloads may differ. */
+static void bf16_rounds_as_the_fixture_says(void **state)
+{
+    loom_config *config;
+
+    (void)state;
+    assert_ok(loom_config_load(test_data("fixtures/ops.json"), &config));
+    const loom_node *table = loom_node_get(loom_config_root(config), "bf16_round");
+    const loom_node *from = loom_node_get(table, "f32_bits"), *to = loom_node_get(table, "bf16_bits");
+    assert_true(loom_node_count(from) >= 20);
+    for (size_t i = 0; i < loom_node_count(from); i++) {
+        uint32_t bits = (uint32_t)strtoul(loom_node_text(loom_node_at(from, i)), NULL, 16);
+        uint16_t expected = (uint16_t)strtoul(loom_node_text(loom_node_at(to, i)), NULL, 16);
+        float value;
+        memcpy(&value, &bits, sizeof value);
+        if (isnan(value))
+            assert_true(isnan(loom_f32_from_bf16(expected)) && isnan(loom_f32_from_bf16(loom_bf16_from_f32(value))));
+        else
+            assert_int_equal(loom_bf16_from_f32(value), expected);
+    }
+    loom_config_free(config);
+}
+
 static void names_are_read_back(void **state)
 {
     loom_dtype read;
@@ -148,6 +172,7 @@ int main(void)
         cmocka_unit_test(halfway_goes_to_the_even_code),
         cmocka_unit_test(what_is_too_large_becomes_infinity_or_nan_where_there_is_none),
         cmocka_unit_test(a_nan_with_only_low_payload_bits_stays_a_nan),
+        cmocka_unit_test(bf16_rounds_as_the_fixture_says),
         cmocka_unit_test(names_are_read_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -61,7 +61,7 @@ static void all_wrong_settings_are_named_at_once(void **state)
     setenv("RANKLOOM_ISA", "sse", 1);
     setenv("RANKLOOM_COMM_THREAD", "maybe", 1);
     setenv("RANKLOOM_TRANSPROT", "shm", 1);
-    assert_refused(loom_settings_check(), LOOM_E_INVALID, "RANKLOOM_TIMEOUT_S=-1", "RANKLOOM_HEAP_BYTES=4GB has letters", "RANKLOOM_ISA=sse",
+    assert_refused(loom_settings_check(), LOOM_E_INVALID, "RANKLOOM_TIMEOUT_S=-1", "RANKLOOM_HEAP_BYTES=4GB: it takes bytes; write the number in full", "RANKLOOM_ISA=sse",
                    "portable|avx2|avx512", "RANKLOOM_COMM_THREAD=maybe", "RANKLOOM_TRANSPROT is no setting of Rankloom; did you mean RANKLOOM_TRANSPORT");
 }
 
