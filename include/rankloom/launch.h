@@ -7,8 +7,8 @@ LOOM_BEGIN
 
 typedef enum loom_launcher {
     LOOM_LAUNCH_ALONE, /* no launcher: one rank */
-    LOOM_LAUNCH_TORCHRUN,
-    LOOM_LAUNCH_ENV, /* RANK and WORLD_SIZE set by hand, by a Kubernetes operator or by `rankloom run` */
+    LOOM_LAUNCH_TORCHRUN, /* TORCHELASTIC_RUN_ID: torchrun, or `rankloom run`, which sets the same variables */
+    LOOM_LAUNCH_ENV,      /* RANK and WORLD_SIZE set by hand, by DeepSpeed or by a Kubernetes operator */
     LOOM_LAUNCH_OPENMPI,
     LOOM_LAUNCH_MPICH,
     LOOM_LAUNCH_MVAPICH,
@@ -18,18 +18,22 @@ typedef enum loom_launcher {
 typedef struct loom_launch {
     loom_launcher launcher;
     int rank, size;             /* of the world */
-    int local_rank, local_size; /* on this launcher's node; local_size 0: unknown, found out later from host identities */
+    int local_rank, local_size; /* on this launcher's node; -1, 0: unknown, found out later from host identities */
     int node_rank, nodes;       /* -1, 0: unknown */
     int restart;                /* how often this node's workers were restarted; never a key namespace */
     bool agent_store;           /* a launcher already serves the store at master; else rank 0 does */
-    char master_addr[256];      /* "" when alone */
-    int master_port;
+    char master_addr[256];      /* "" when alone; an IPv6 address has no brackets */
+    int master_port;            /* 0 (one host, no agent): rank 0 takes a free port and tells the others through a file */
     char run_id[128];
     char error_file[1024]; /* "" when there is none */
 } loom_launch;
 
 /* Reads the environment (order of detection: torchrun; RANK with WORLD_SIZE; Open MPI; MPICH; MVAPICH2; Slurm step; alone).
- * A variable that is missing, empty, not a number or out of range is LOOM_E_INVALID, and the message names every one of them with its value. */
+ * A variable that is missing, empty, not a number or out of range is LOOM_E_INVALID, and the message names every one of them with its value.
+ *
+ * Open MPI, MPICH and MVAPICH2 tell no address: MASTER_ADDR and MASTER_PORT are read if set; else, when all ranks are on one host, the
+ * address is 127.0.0.1. Slurm: the first host of SLURM_STEP_NODELIST. A port that nobody gave is 20000 + hash(run_id) % 12000, below
+ * the range from which Linux hands out ports, equal on all ranks, and different for each Slurm step or mpirun. */
 LOOM_API loom_status loom_launch_from_env(loom_launch *launch);
 
 /* Same, from a lookup function instead of the environment (tests, embedders). */

@@ -19,4 +19,15 @@ static inline double loom_now_s(void)
     return (double)loom_now_ns() * 1e-9;
 }
 
+/* May return early when a signal comes: callers look at the clock again. */
+static inline void loom_sleep_s(double seconds)
+{
+    struct timespec pause = {.tv_sec = (time_t)seconds};
+
+    if (!(seconds > 0))
+        return;
+    pause.tv_nsec = (long)((seconds - (double)pause.tv_sec) * 1e9);
+    nanosleep(&pause, NULL);
+}
+
 #endif

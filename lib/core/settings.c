@@ -30,12 +30,16 @@ static const loom_setting_row table[LOOM_SETTINGS] = {
     [LOOM_SETTING_ISA] = {"RANKLOOM_ISA", "portable|avx2|avx512", "",
                           "Forces the instruction set of the CPU kernels. Not set: the best that this processor has."},
     [LOOM_SETTING_GEMM] = {"RANKLOOM_GEMM", "onednn|openblas|own", "", "Forces the maker of CPU matrix products. Not set: the first of these in the build."},
+    [LOOM_SETTING_STORE_PROBE_OLD] = {"RANKLOOM_STORE_PROBE_OLD", "true|false", "false",
+                                      "Whether a store that does not answer as PyTorch 2.5 or later is also asked as an older one. Such stores occur "
+                                      "only under an old torchrun with static rendezvous."},
 };
 
 static const kind kinds[LOOM_SETTINGS] = {
     [LOOM_SETTING_LOG] = CHOICE,        [LOOM_SETTING_TIMEOUT_S] = REAL,       [LOOM_SETTING_TRANSPORT] = CHOICE,
     [LOOM_SETTING_HEAP_BYTES] = INTEGER, [LOOM_SETTING_FLIGHT_RECORDER] = TEXT, [LOOM_SETTING_COMM_THREAD] = BOOLEAN,
     [LOOM_SETTING_ISA] = CHOICE,        [LOOM_SETTING_GEMM] = CHOICE,
+    [LOOM_SETTING_STORE_PROBE_OLD] = BOOLEAN,
 };
 
 const loom_setting_row *loom_settings_table(size_t *count)

@@ -14,6 +14,7 @@ typedef enum loom_setting {
     LOOM_SETTING_COMM_THREAD,
     LOOM_SETTING_ISA,
     LOOM_SETTING_GEMM,
+    LOOM_SETTING_STORE_PROBE_OLD,
     LOOM_SETTINGS,
 } loom_setting;
 
