@@ -146,7 +146,7 @@ loom_status loom_listen(const char *host, int port, int listeners[2], int *n_lis
     if (error != EADDRINUSE)
         return loom_fail(LOOM_E_IO, "port %d of %s: cannot listen: %s", port, host, strerror(error));
     bool known = loom_port_holder(port, holder, sizeof holder);
-    return loom_fail(LOOM_E_IO, "port %d of %s is in use%s%s; another MASTER_PORT is needed, or the end of that process", port, host,
+    return loom_fail(LOOM_E_PEER, "port %d of %s is in use%s%s; another MASTER_PORT is needed, or the end of that process", port, host,
                      known ? " by " : "", known ? holder : "");
 }
 

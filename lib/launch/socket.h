@@ -33,8 +33,8 @@ loom_io loom_socket_receive(int fd, void *data, size_t size, double deadline);
 loom_io loom_socket_wait_readable(int fd, double deadline); /* OK also at the end of the stream */
 
 /* Listening sockets for the clients of `host`:`port`: "localhost" and loopback literals listen on loopback only (nobody else can mean
- * them), every other name on all addresses of both families. Port 0 takes a free one. Returns LOOM_E_IO with the reason and, if the port
- * is taken, its holder. */
+ * them), every other name on all addresses of both families. Port 0 takes a free one. LOOM_E_PEER when the port
+ * is taken (with its holder if known), LOOM_E_IO with the reason otherwise. */
 loom_status loom_listen(const char *host, int port, int listeners[2], int *n_listeners, int *bound_port);
 
 /* Who listens on `port` of this host, such as "process 4711 (python3)"; false when /proc does not tell. */

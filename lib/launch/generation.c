@@ -1,0 +1,357 @@
+/* Agreeing on a fresh generation.
+ *
+ *   rank r > 0   draws a uid; sets hello/SIZE/r = uid; waits for welcome/UID, whose name nobody can have used before; reads the
+ *                generation in it, sets g/GEN/ack/r = uid, and waits for g/GEN/go. Every second it says hello again.
+ *   rank 0       draws the generation; reads the hellos again and again and welcomes each uid it has not welcomed yet; when all acks are
+ *                there it sets g/GEN/go to the list of the uids it counted.
+ *
+ * A hello of a dead process is welcomed in vain and overwritten by the living one. A rank 0 that dies before go is replaced: its successor
+ * welcomes the same uids to another generation, and they follow. A process that does not find its uid in go was replaced by another one with the
+ * same rank: two jobs share a store without knowing. */
+#include "launch/generation.h"
+
+#include "core/clock.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#define HELLO_AGAIN_S 1.0
+#define FIRST_POLL_S 0.001
+#define LONGEST_POLL_S 0.020
+#define REFUSE_S 1.0
+
+enum {
+    VERSION = 1, /* of this agreement; the first word of a welcome */
+    KEY_BYTES = 512,
+    VALUE_BYTES = 512,
+    PARENT_BYTES = 96, /* "boot id.pid" of the parent process, behind the uid in a hello */
+    UID_HEX = LOOM_UID_HEX - 1,
+    MOST_NAMED = 16, /* missing ranks in a message */
+};
+
+static loom_status draw_uid(char uid[LOOM_UID_HEX])
+{
+    unsigned char bits[UID_HEX / 2];
+
+    if (getrandom(bits, sizeof bits, 0) != sizeof bits)
+        return loom_fail(LOOM_E_IO, "the system gives no random numbers");
+    for (size_t i = 0; i < sizeof bits; i++)
+        snprintf(uid + 2 * i, 3, "%02x", bits[i]);
+    return LOOM_OK;
+}
+
+/* Who started us, as a name that differs between hosts. */
+static void name_parent(char parent[PARENT_BYTES])
+{
+    char boot[48] = "?";
+    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
+
+    if (file) {
+        if (fgets(boot, sizeof boot, file))
+            boot[strcspn(boot, "\n")] = '\0';
+        fclose(file);
+    }
+    if (boot[0] == '?')
+        gethostname(boot, sizeof boot - 1);
+    snprintf(parent, PARENT_BYTES, "%s.%d", boot, (int)getppid());
+}
+
+/* What the calls below share. */
+typedef struct agreement {
+    loom_store_client *client;
+    const char *base;
+    int rank, size;
+    double began, deadline;
+    char generation[LOOM_UID_HEX];
+    char key[KEY_BYTES], value[VALUE_BYTES + 1];
+} agreement;
+
+static loom_span hello_key(agreement *a, int rank)
+{
+    snprintf(a->key, sizeof a->key, "%shello/%d/%d", a->base, a->size, rank);
+    return loom_span_of_text(a->key);
+}
+
+static loom_span welcome_key(agreement *a, const char *uid)
+{
+    snprintf(a->key, sizeof a->key, "%swelcome/%.*s", a->base, UID_HEX, uid);
+    return loom_span_of_text(a->key);
+}
+
+static loom_span ack_key(agreement *a, int rank)
+{
+    snprintf(a->key, sizeof a->key, "%sg/%s/ack/%d", a->base, a->generation, rank);
+    return loom_span_of_text(a->key);
+}
+
+static loom_span go_key(agreement *a)
+{
+    snprintf(a->key, sizeof a->key, "%sg/%s/go", a->base, a->generation);
+    return loom_span_of_text(a->key);
+}
+
+/* Reads a text value if the key is there; else a->value is "". */
+static loom_status peek(agreement *a, loom_span key)
+{
+    bool present = false;
+    size_t bytes = 0;
+    loom_status status = loom_store_client_check(a->client, key, &present);
+
+    if (status == LOOM_OK && present)
+        status = loom_store_client_get(a->client, key, a->value, VALUE_BYTES, &bytes);
+    a->value[bytes < VALUE_BYTES ? bytes : VALUE_BYTES] = '\0';
+    return status;
+}
+
+/* Names the ranks whose ack is not there; `who` lists their numbers. */
+static loom_status list_missing(agreement *a, char *who, size_t capacity, int *n_missing)
+{
+    loom_status status = LOOM_OK;
+    bool present = true;
+
+    *n_missing = 0;
+    who[0] = '\0';
+    for (int rank = 1; rank < a->size && status == LOOM_OK; rank++) {
+        status = loom_store_client_check(a->client, ack_key(a, rank), &present);
+        if (status != LOOM_OK || present || (*n_missing)++ >= MOST_NAMED)
+            continue;
+        size_t used = strlen(who);
+        snprintf(who + used, capacity - used, "%s%d", used ? ", " : "", rank);
+    }
+    if (*n_missing > MOST_NAMED)
+        strncat(who, ", …", capacity - strlen(who) - 1);
+    return status;
+}
+
+static loom_status fail_missing(agreement *a)
+{
+    char who[256];
+    int n_missing;
+    loom_status status = list_missing(a, who, sizeof who, &n_missing);
+
+    if (status != LOOM_OK)
+        return status;
+    if (n_missing == 0)
+        return loom_fail(LOOM_E_PEER, "start of %d ranks: all came, but rank 0 did not give the word within %.1f s", a->size,
+                         loom_now_s() - a->began);
+    return loom_fail(LOOM_E_PEER, "start of %d ranks: rank%s %s did not come within %.1f s", a->size, n_missing > 1 ? "s" : "", who,
+                     loom_now_s() - a->began);
+}
+
+/* --- rank 0 ------------------------------------------------------------------------------------------------------------ */
+
+typedef char uid_text[LOOM_UID_HEX];
+
+/* Looks at one rank: its ack, else its hello, which is welcomed once. `welcomed` is the uid it answered last; *here tells whether the ack of
+ * that very process is there. */
+static loom_status look_at_rank(agreement *a, int rank, uid_text welcomed, bool *here)
+{
+    char welcome[64];
+    loom_status status = peek(a, hello_key(a, rank));
+
+    if (status != LOOM_OK)
+        return status;
+    if (strlen(a->value) >= UID_HEX && strncmp(a->value, welcomed, UID_HEX) != 0) {
+        snprintf(welcomed, LOOM_UID_HEX, "%.*s", UID_HEX, a->value);
+        snprintf(welcome, sizeof welcome, "%d %s", VERSION, a->generation);
+        return loom_store_client_set(a->client, welcome_key(a, welcomed), loom_span_of_text(welcome));
+    }
+    if (welcomed[0])
+        status = peek(a, ack_key(a, rank));
+    else
+        a->value[0] = '\0';
+    *here = welcomed[0] && strcmp(a->value, welcomed) == 0;
+    return status;
+}
+
+/* go holds the uids in rank order, rank 1 first; then the keys of the agreement have done their work. */
+static loom_status give_the_word(agreement *a, uid_text *welcomed)
+{
+    loom_bytes uids = {0};
+    loom_status status;
+
+    for (int rank = 1; rank < a->size; rank++)
+        loom_bytes_append(&uids, welcomed[rank], UID_HEX);
+    status = uids.failed ? loom_fail(LOOM_E_MEMORY, "no memory for the uids of %d ranks", a->size)
+                         : loom_store_client_set(a->client, go_key(a), (loom_span){uids.data, uids.size});
+    loom_bytes_free(&uids);
+    for (int rank = 1; rank < a->size && status == LOOM_OK; rank++) {
+        status = loom_store_client_delete(a->client, hello_key(a, rank));
+        if (status == LOOM_OK)
+            status = loom_store_client_delete(a->client, welcome_key(a, welcomed[rank]));
+    }
+    return status;
+}
+
+/* Ranks that did come should not have to wait for their own deadline to learn who did not. */
+static void pass_on_failure(agreement *a, uid_text *welcomed)
+{
+    char message[VALUE_BYTES];
+
+    snprintf(message, sizeof message, "! %s", loom_last_error());
+    for (int rank = 1; rank < a->size; rank++)
+        if (welcomed[rank][0] && loom_store_client_set(a->client, welcome_key(a, welcomed[rank]), loom_span_of_text(message)) != LOOM_OK)
+            break;
+    loom_sleep_s(HELLO_AGAIN_S * 1.2); /* they look once a second; the store may end with us */
+    loom_fail(LOOM_E_PEER, "%s", message + 2);
+}
+
+static loom_status gather(agreement *a, uid_text *welcomed)
+{
+    double pause_s = FIRST_POLL_S;
+    loom_status status = LOOM_OK;
+    int first_missing = 1;
+
+    while (status == LOOM_OK && first_missing < a->size) {
+        bool here = true;
+        first_missing = a->size;
+        for (int rank = 1; rank < a->size && status == LOOM_OK; rank++) {
+            status = look_at_rank(a, rank, welcomed[rank], &here);
+            if (!here && rank < first_missing)
+                first_missing = rank;
+        }
+        if (status != LOOM_OK || first_missing == a->size)
+            break;
+        if (loom_now_s() >= a->deadline)
+            return fail_missing(a);
+        loom_sleep_s(pause_s);
+        pause_s = pause_s * 2 < LONGEST_POLL_S ? pause_s * 2 : LONGEST_POLL_S;
+    }
+    return status;
+}
+
+static loom_status agree_as_rank_0(agreement *a)
+{
+    uid_text *welcomed = calloc((size_t)a->size, sizeof *welcomed);
+    loom_status status = draw_uid(a->generation);
+
+    if (!welcomed)
+        return loom_fail(LOOM_E_MEMORY, "no memory for the uids of %d ranks", a->size);
+    if (status == LOOM_OK) {
+        status = gather(a, welcomed);
+        if (status == LOOM_OK)
+            status = give_the_word(a, welcomed);
+        else if (!loom_store_client_lost(a->client))
+            pass_on_failure(a, welcomed);
+    }
+    free(welcomed);
+    return status;
+}
+
+/* --- the others --------------------------------------------------------------------------------------------------------- */
+
+/* Understands a welcome in a->value: the generation, or why there will be none. */
+static loom_status read_welcome(agreement *a)
+{
+    int version;
+    char generation[LOOM_UID_HEX];
+
+    if (a->value[0] == '!')
+        return loom_fail(LOOM_E_PEER, "rank 0 gave up: %s", a->value + 2);
+    if (sscanf(a->value, "%d %32[0-9a-f]", &version, generation) != 2 || version != VERSION)
+        return loom_fail(LOOM_E_MISMATCH, "rank 0 speaks another version of Rankloom than rank %d (start protocol \"%.20s\", here %d)", a->rank,
+                         a->value, VERSION);
+    strcpy(a->generation, generation);
+    return LOOM_OK;
+}
+
+/* The part of go that is about this rank. */
+static loom_status find_own_uid(agreement *a, const char *uid)
+{
+    size_t bytes, capacity = (size_t)(a->size - 1) * UID_HEX;
+    char *uids = malloc(capacity);
+
+    if (!uids)
+        return loom_fail(LOOM_E_MEMORY, "no memory for the uids of %d ranks", a->size);
+    loom_status status = loom_store_client_get(a->client, go_key(a), uids, capacity, &bytes);
+    if (status == LOOM_OK && bytes != capacity)
+        status = loom_fail(LOOM_E_PEER, "rank 0 started %zu ranks, this rank expects %d", bytes / UID_HEX + 1, a->size);
+    else if (status == LOOM_OK && memcmp(uids + (size_t)(a->rank - 1) * UID_HEX, uid, UID_HEX) != 0)
+        status = loom_fail(LOOM_E_PEER, "another process is rank %d of %d in this store: do two jobs use one MASTER_ADDR and MASTER_PORT?",
+                           a->rank, a->size);
+    free(uids);
+    return status;
+}
+
+static double slice_end(const agreement *a)
+{
+    double end = loom_now_s() + HELLO_AGAIN_S;
+
+    return end < a->deadline ? end : a->deadline;
+}
+
+/* One round: hello, welcome, ack, go. LOOM_PENDING: not yet. */
+static loom_status try_to_join(agreement *a, const char *uid, const char *hello)
+{
+    loom_status status = loom_store_client_set(a->client, hello_key(a, a->rank), loom_span_of_text(hello));
+
+    if (status == LOOM_OK)
+        status = loom_store_client_wait(a->client, welcome_key(a, uid), slice_end(a));
+    if (status == LOOM_OK)
+        status = peek(a, welcome_key(a, uid));
+    if (status == LOOM_OK && a->value[0]) /* else: deleted in between, so go is there or another rank 0 will welcome us */
+        status = read_welcome(a);
+    if (status == LOOM_OK && a->generation[0])
+        status = loom_store_client_set(a->client, ack_key(a, a->rank), loom_span_of_text(uid));
+    if (status == LOOM_OK && a->generation[0])
+        status = loom_store_client_wait(a->client, go_key(a), slice_end(a));
+    return status == LOOM_OK && !a->generation[0] ? LOOM_PENDING : status;
+}
+
+/* The keys of the last round tell who is missing, if rank 0 came that far. */
+static loom_status fail_late(agreement *a)
+{
+    if (a->generation[0])
+        return fail_missing(a);
+    return loom_fail(LOOM_E_PEER, "start of %d ranks: rank 0 did not answer rank %d within %.1f s", a->size, a->rank, loom_now_s() - a->began);
+}
+
+static loom_status agree_as_other(agreement *a)
+{
+    char uid[LOOM_UID_HEX], parent[PARENT_BYTES], hello[LOOM_UID_HEX + PARENT_BYTES];
+    loom_status status = draw_uid(uid);
+
+    if (status != LOOM_OK)
+        return status;
+    name_parent(parent);
+    snprintf(hello, sizeof hello, "%s %s", uid, parent);
+    while ((status = try_to_join(a, uid, hello)) == LOOM_PENDING)
+        if (loom_now_s() >= a->deadline)
+            return fail_late(a);
+    return status == LOOM_OK ? find_own_uid(a, uid) : status;
+}
+
+loom_status loom_generation_agree(loom_store_client *client, const char *base, int rank, int size, double deadline,
+                                  char generation[LOOM_UID_HEX])
+{
+    agreement a = {.client = client, .base = base, .rank = rank, .size = size, .began = loom_now_s(), .deadline = deadline};
+    loom_status status = rank == 0 ? agree_as_rank_0(&a) : agree_as_other(&a);
+
+    if (status == LOOM_OK)
+        strcpy(generation, a.generation);
+    return status;
+}
+
+/* --- a port that is taken ----------------------------------------------------------------------------------------------- */
+
+void loom_generation_refuse(loom_store_client *client, const char *base, int size, const char *why)
+{
+    agreement a = {.client = client, .base = base, .size = size};
+    char parent[PARENT_BYTES], uid[LOOM_UID_HEX], message[VALUE_BYTES];
+    double end = loom_now_s() + REFUSE_S;
+
+    name_parent(parent);
+    snprintf(message, sizeof message, "! %s", why);
+    while (loom_now_s() < end && !loom_store_client_lost(client)) {
+        for (int rank = 1; rank < size; rank++) {
+            if (peek(&a, hello_key(&a, rank)) != LOOM_OK || strlen(a.value) <= UID_HEX || strcmp(a.value + UID_HEX + 1, parent) != 0)
+                continue;
+            snprintf(uid, sizeof uid, "%.*s", UID_HEX, a.value);
+            loom_store_client_set(client, welcome_key(&a, uid), loom_span_of_text(message));
+        }
+        loom_sleep_s(LONGEST_POLL_S);
+    }
+}
