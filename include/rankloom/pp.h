@@ -28,20 +28,29 @@ LOOM_API loom_status loom_pipeline_open(loom_mesh *mesh, const loom_schedule *sc
                                         loom_stream *compute, loom_pipeline **pipeline);
 LOOM_API void loom_pipeline_close(loom_pipeline *pipeline); /* accepts NULL */
 
-/* Slots that a chunk of this stage needs; 0 for a chunk of another stage. Known from the schedule alone, before the stage allocates. */
+/* Slots that a chunk needs on its stage: its most micro-batches in flight. Known from the schedule alone, before the stage allocates. */
 LOOM_API int loom_pipeline_slots(const loom_schedule *schedule, int chunk);
 
-/* Runs every action of this stage once: one training step's forwards and backwards. Returns when all is done, sends included. */
+/* What loom_pipeline_open allocates on `stage`, in buffers of one boundary (f32, each rounded up to 64 bytes): activations are inputs that wait
+ * for their backward (LOOM_MEM_ACTIVATIONS), messages are gradients that arrive and what is on its way out (LOOM_MEM_COMM). */
+LOOM_API loom_status loom_pipeline_buffers(const loom_schedule *schedule, int stage, int *activations, int *messages);
+
+/* Runs every action of this stage once: one training step's forwards and backwards. Returns when all is done, sends included.
+ * The first failure (of a callback, or of a message: LOOM_E_PEER, LOOM_E_MISMATCH) ends the step with a message that says in which action;
+ * the pipeline is then only good for loom_pipeline_close(), and other stages end when their messages do, at the latest at the comm's deadline. */
 LOOM_API loom_status loom_pipeline_step(loom_pipeline *pipeline);
 
 /* What the last step did, action by action, in order: for the trace, and to compare with the simulated order. Borrowed. */
 typedef struct loom_action_time {
     loom_action action;
     double begin_s, end_s; /* monotonic */
-    double wait_s;         /* of which waiting for a message */
+    double wait_s;         /* of which waiting for a message to arrive, or for one to be taken so that its buffer is free */
 } loom_action_time;
 LOOM_API const loom_action_time *loom_pipeline_times(const loom_pipeline *pipeline, int *count);
 LOOM_API double loom_pipeline_wait_s(const loom_pipeline *pipeline); /* sum of wait_s of the last step */
+
+/* "F c0 m3", "B c1 m0", "recv F c0 m3", into `text`; returns text. */
+LOOM_API char *loom_action_describe(const loom_action *action, char *text, size_t bytes);
 
 LOOM_END
 #endif
