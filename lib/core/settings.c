@@ -27,6 +27,8 @@ static const loom_setting_row table[LOOM_SETTINGS] = {
     [LOOM_SETTING_COMM_THREAD] = {"RANKLOOM_COMM_THREAD", "true|false", "",
                                   "Whether CPU ranks run communication on a thread of its own, so that it overlaps with compute. Not set: only where "
                                   "cores are left for it."},
+    [LOOM_SETTING_BUCKET_BYTES] = {"RANKLOOM_BUCKET_BYTES", "bytes", "26214400",
+                                   "Gradients are reduced in buckets of about this size, each as soon as its last gradient is complete."},
     [LOOM_SETTING_ISA] = {"RANKLOOM_ISA", "portable|avx2|avx512", "",
                           "Forces the instruction set of the CPU kernels. Not set: the best that this processor has."},
     [LOOM_SETTING_GEMM] = {"RANKLOOM_GEMM", "onednn|openblas|own", "", "Forces the maker of CPU matrix products. Not set: the first of these in the build."},
@@ -38,6 +40,7 @@ static const loom_setting_row table[LOOM_SETTINGS] = {
 static const kind kinds[LOOM_SETTINGS] = {
     [LOOM_SETTING_LOG] = CHOICE,        [LOOM_SETTING_TIMEOUT_S] = REAL,       [LOOM_SETTING_TRANSPORT] = CHOICE,
     [LOOM_SETTING_HEAP_BYTES] = INTEGER, [LOOM_SETTING_FLIGHT_RECORDER] = TEXT, [LOOM_SETTING_COMM_THREAD] = BOOLEAN,
+    [LOOM_SETTING_BUCKET_BYTES] = INTEGER,
     [LOOM_SETTING_ISA] = CHOICE,        [LOOM_SETTING_GEMM] = CHOICE,
     [LOOM_SETTING_STORE_PROBE_OLD] = BOOLEAN,
 };
