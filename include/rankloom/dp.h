@@ -14,8 +14,10 @@ typedef struct loom_adamw_config {
 } loom_adamw_config;
 
 typedef struct loom_dp_config {
-    size_t bucket_bytes; /* of f32 gradients; 0: RANKLOOM_BUCKET_BYTES, else 25 MiB. A bucket never splits a parameter */
+    size_t bucket_bytes; /* of f32 gradients; 0: RANKLOOM_BUCKET_BYTES, else 25 MiB. A bucket never splits a parameter, and under ZeRO its length
+                            divides by the ranks that share it, so it may be larger than asked for */
     bool no_overlap;     /* reduce everything in loom_dp_finish() */
+    loom_kernels *kernels; /* borrowed; NULL: dp opens its own */
     loom_adamw_config adamw;
 } loom_dp_config;
 
@@ -25,19 +27,21 @@ typedef struct loom_dp loom_dp;
 /* Lays out the parameters, in their order, in flat buffers of the mesh's device and sets value and gradient of each. Parameters that
  * are neighbours in `params` with the same reduction lie side by side without a gap when the size of the first is a multiple of 16 elements, so
  * that a layer may see q, k and v as one matrix. Gradients start as 0. Parameters of `params` must stay put until loom_dp_close().
- * Classes of reduction, each with buffers of its own: dense over mesh->gradient; experts over the edp axis; those with gradient PARTIAL are first
- * added over the holders (tp, or mesh->kv), tied ones over mesh->tied. */
+ * Classes of reduction, each with buffers of its own: dense over mesh->gradient; experts over the edp axis; of those, with gradient PARTIAL also
+ * over the holders (tp, or mesh->kv), tied ones also over mesh->tied. The last two kinds are reduced by loom_dp_finish(), in one piece a class.
+ * zero of the mesh's layout: 0, or 1 (optimizer state cut over the ranks that share a gradient: dp x cp, experts edp). 2 and 3: LOOM_E_UNSUPPORTED. */
 LOOM_API loom_status loom_dp_open(loom_mesh *mesh, const loom_param_list *params, const loom_dp_config *config, loom_stream *compute, loom_dp **dp);
 LOOM_API void loom_dp_close(loom_dp *dp); /* accepts NULL */
 
-/* Fills values from the seed (loom_init_fill), or leaves them to the caller (load) between open and this call's absence. */
+/* Fills values from the seed (loom_init_fill). A caller that loads weights writes `value` of each parameter instead. */
 LOOM_API loom_status loom_dp_init(loom_dp *dp, uint64_t seed);
-/* Call after anyone but the optimizer wrote values (a load): brings derived copies (ZeRO master slices) in line. */
+/* Call after anyone but the optimizer wrote values (a load): all copies of a parameter (over dp and cp, over tp where it is replicated, on both stages
+ * where it is tied) must hold the same bits. Else LOOM_E_MISMATCH on every rank of a group that differs, with the first such parameter. Collective. */
 LOOM_API loom_status loom_dp_values_changed(loom_dp *dp);
 
-/* A training step is: begin; backward passes that add into gradients; finish. `params_ready` says, during the last micro-batch's backward, that
- * these parameters' gradients are complete on this rank: when a bucket is complete its reduction starts, in the background. Order may vary within a
- * rank's own compute, but every rank of a group says it in the same order. What was not said is reduced by finish. */
+/* A training step is: begin; backward passes that add into gradients; finish. loom_dp_ready says, during the last micro-batch's backward, that
+ * these parameters' gradients are complete on this rank: when a bucket is complete its reduction starts, in the background. The ranks of a
+ * gradient group say it in the same order. What was not said is reduced by finish. Padding of a parameter needs no care: its gradient counts as 0. */
 LOOM_API loom_status loom_dp_begin(loom_dp *dp); /* zeroes gradients */
 LOOM_API loom_status loom_dp_ready(loom_dp *dp, loom_param *const *params, int count);
 
@@ -47,7 +51,9 @@ typedef struct loom_dp_result {
 } loom_dp_result;
 
 /* Completes the reductions; gradients are *sums* over tokens and are divided once by `divisor` (the global token count); norm, clip, AdamW with this
- * learning rate, gather of the weights under ZeRO. step counts from 1. Collective over the mesh. `divisor` 0: no token at all, the weights stay. */
+ * learning rate, gather of the weights under ZeRO. step counts from 1. Collective over the mesh. `divisor` 0: no token at all, the weights stay.
+ * A norm that is not finite is LOOM_E_INVALID on every rank and the weights stay; the message names a parameter of this rank if one is the cause.
+ * `gradient` afterwards holds no defined value. */
 LOOM_API loom_status loom_dp_finish(loom_dp *dp, double divisor, double learning_rate, int64_t step, loom_dp_result *result);
 
 /* Only the reductions and the norm, for tests and tools: afterwards every rank's `gradient` holds the reduced sums (gathered under ZeRO too). */
@@ -57,7 +63,8 @@ LOOM_API loom_status loom_dp_reduce_only(loom_dp *dp, double divisor, loom_dp_re
  * counts for the log. Every rank gets the result. */
 LOOM_API loom_status loom_dp_sum(loom_dp *dp, double *values, int count);
 
-/* Optimizer state of one parameter for checkpoints: copies this rank's part. Which local elements it has: [*first, *first + *count). */
+/* Optimizer state of one parameter for checkpoints: borrowed, this rank's part of it, local elements [*first, *first + *count). A rank that has
+ * none gets count 0. Written by a load, too. */
 LOOM_API loom_status loom_dp_state(loom_dp *dp, const loom_param *param, float **m, float **v, int64_t *first, int64_t *count);
 
 /* Learning rate of `step` (from 0): linear warm-up lr*(step+1)/warmup, then cosine to min_lr at `steps`, min_lr after. */

@@ -33,11 +33,6 @@ struct loom_pipeline {
     double wait_s;
 };
 
-static loom_device *device_of(const loom_pipeline *p)
-{
-    return p->device;
-}
-
 /* --- what a schedule needs --------------------------------------------------------------------------------------------- */
 
 static bool ends_backward(uint8_t kind)
@@ -128,7 +123,7 @@ static const char *stream_name(loom_pp_buffer_use use)
 
 static loom_status open_buffers(loom_pipeline *p)
 {
-    loom_device *device = device_of(p);
+    loom_device *device = p->device;
     size_t each = (p->boundary + ALIGN_F32 - 1) / ALIGN_F32 * ALIGN_F32;
     int activations = count_buffers(&p->plan, true), messages = count_buffers(&p->plan, false);
     loom_status status;

@@ -1,0 +1,172 @@
+/* Opening, closing, first values, and the optimizer's state for checkpoints. */
+#include "dp/dp.h"
+
+#include "core/settings.h"
+#include "core/try.h"
+
+#include <stdlib.h>
+
+/* --- open ------------------------------------------------------------------------------------------------------------------- */
+
+static loom_status check_config(const loom_mesh *mesh, const loom_dp_config *config)
+{
+    const loom_adamw_config *a = &config->adamw;
+
+    if (mesh->layout.zero > 1)
+        return loom_fail(LOOM_E_UNSUPPORTED, "zero=%d: gradients and weights are not cut over data parallel ranks yet; zero 0 and 1 work", mesh->layout.zero);
+    if (!(a->beta1 >= 0 && a->beta1 < 1 && a->beta2 >= 0 && a->beta2 < 1))
+        return loom_fail(LOOM_E_INVALID, "AdamW betas %g and %g; each is at least 0 and below 1, such as 0.9 and 0.95", a->beta1, a->beta2);
+    if (!(a->eps >= 0 && a->weight_decay >= 0 && a->clip >= 0))
+        return loom_fail(LOOM_E_INVALID, "AdamW eps %g, weight decay %g, clip %g; none may be negative", a->eps, a->weight_decay, a->clip);
+    return LOOM_OK;
+}
+
+static loom_status choose_bucket(loom_dp *dp, size_t bytes)
+{
+    int64_t setting = 0;
+    loom_status status;
+
+    if (bytes == 0) {
+        if ((status = loom_setting_i64(LOOM_SETTING_BUCKET_BYTES, &setting)) < 0)
+            return status;
+        bytes = (size_t)setting;
+    }
+    dp->bucket_elements = bytes / sizeof(float);
+    return LOOM_OK;
+}
+
+static loom_status allocate(loom_dp *dp, loom_dp_class *c)
+{
+    size_t all = (size_t)c->count * sizeof(float), state = dp->zero1 ? all / (size_t)c->parts : all;
+    loom_status status;
+
+    LOOM_TRY(loom_alloc(dp->device, all, LOOM_MEM_WEIGHTS, (void **)&c->value));
+    LOOM_TRY(loom_alloc(dp->device, all, LOOM_MEM_GRADIENTS, (void **)&c->gradient));
+    LOOM_TRY(loom_alloc(dp->device, state, LOOM_MEM_OPTIMIZER, (void **)&c->m));
+    LOOM_TRY(loom_alloc(dp->device, state, LOOM_MEM_OPTIMIZER, (void **)&c->v));
+    for (int i = 0; i < c->params; i++) {
+        c->param[i]->value = c->value + c->offset[i];
+        c->param[i]->gradient = c->gradient + c->offset[i];
+    }
+    return LOOM_OK;
+
+fail:
+    return status;
+}
+
+loom_status loom_dp_open(loom_mesh *mesh, const loom_param_list *params, const loom_dp_config *config, loom_stream *compute, loom_dp **out)
+{
+    loom_status status = check_config(mesh, config);
+    loom_dp *dp;
+
+    if (status < 0)
+        return status;
+    if (!(dp = calloc(1, sizeof *dp)))
+        return loom_fail(LOOM_E_MEMORY, "no memory for data parallelism itself");
+    dp->mesh = mesh;
+    dp->device = loom_stream_device(compute);
+    dp->compute = compute;
+    dp->adamw = config->adamw;
+    dp->overlap = !config->no_overlap;
+    dp->zero1 = mesh->layout.zero == 1;
+    dp->kernels = config->kernels;
+    dp->own_kernels = !config->kernels;
+    if (dp->own_kernels)
+        LOOM_TRY(loom_kernels_open(dp->device, NULL, &dp->kernels));
+    LOOM_TRY(choose_bucket(dp, config->bucket_bytes));
+    LOOM_TRY(loom_dp_lay_out(dp, params));
+    for (int i = 0; i < dp->classes; i++)
+        LOOM_TRY(allocate(dp, &dp->class_[i]));
+    LOOM_TRY(loom_alloc(dp->device, LOOM_DP_SUMS * sizeof(double), LOOM_MEM_OTHER, (void **)&dp->sums));
+    LOOM_TRY(loom_alloc(dp->device, sizeof(float), LOOM_MEM_OTHER, (void **)&dp->scale));
+    LOOM_TRY(loom_stream_open(dp->device, LOOM_STREAM_INLINE, "dp", &dp->reduce));
+    LOOM_TRY(loom_event_open(dp->device, &dp->gradients_at));
+    *out = dp;
+    return LOOM_OK;
+
+fail:
+    loom_dp_close(dp);
+    return status;
+}
+
+void loom_dp_close(loom_dp *dp)
+{
+    if (!dp)
+        return;
+    loom_stream_close(dp->reduce);
+    loom_event_close(dp->gradients_at);
+    for (loom_dp_class *c = dp->class_; c < dp->class_ + dp->classes; c++) {
+        loom_free(dp->device, c->value);
+        loom_free(dp->device, c->gradient);
+        loom_free(dp->device, c->m);
+        loom_free(dp->device, c->v);
+    }
+    loom_free(dp->device, dp->sums);
+    loom_free(dp->device, dp->scale);
+    loom_dp_forget_layout(dp);
+    if (dp->own_kernels)
+        loom_kernels_close(dp->kernels);
+    free(dp);
+}
+
+/* --- first values ----------------------------------------------------------------------------------------------------------- */
+
+/* The generator writes host memory; on another device it goes through a copy. */
+static loom_status init_param(loom_dp *dp, const loom_param *param, uint64_t seed)
+{
+    size_t bytes = (size_t)loom_shard_local_count(&param->shard) * sizeof(float);
+    loom_status status;
+
+    if (loom_device_get_kind(dp->device) == LOOM_CPU) {
+        loom_init_fill(&param->shard, seed, param->value);
+        return LOOM_OK;
+    }
+    float *host = malloc(bytes ? bytes : 1);
+    if (!host)
+        return loom_fail(LOOM_E_MEMORY, "no memory to make the first values of %s (%zu bytes)", param->shard.name, bytes);
+    loom_init_fill(&param->shard, seed, host);
+    status = loom_stream_copy(dp->compute, param->value, host, bytes);
+    if (status >= 0)
+        status = loom_stream_wait(dp->compute);
+    free(host);
+    return status;
+}
+
+loom_status loom_dp_init(loom_dp *dp, uint64_t seed)
+{
+    loom_status status;
+
+    if (loom_device_get_kind(dp->device) == LOOM_DRY)
+        return LOOM_OK; /* nothing to write to */
+    for (const loom_dp_class *c = dp->class_; c < dp->class_ + dp->classes; c++)
+        for (int i = 0; i < c->params; i++)
+            if ((status = init_param(dp, c->param[i], seed)) < 0)
+                return status;
+    return LOOM_OK;
+}
+
+/* --- optimizer state -------------------------------------------------------------------------------------------------------- */
+
+loom_status loom_dp_state(loom_dp *dp, const loom_param *param, float **m, float **v, int64_t *first, int64_t *count)
+{
+    const loom_dp_place *place = loom_dp_find(dp, param);
+
+    if (!place)
+        return LOOM_E_INVALID;
+    const loom_dp_class *c = &dp->class_[place->class_];
+    const loom_dp_bucket *b = loom_dp_bucket_of(c, place->index);
+    int64_t begin = c->offset[place->index], end = begin + loom_shard_local_count(&param->shard);
+    if (dp->zero1) {
+        int64_t slice = loom_dp_slice_begin(c, b), slice_end = slice + loom_dp_slice_count(c, b);
+        int64_t mine = begin > slice ? begin : slice, mine_end = end < slice_end ? end : slice_end;
+        end = mine_end > mine ? mine_end : mine;
+        *first = mine_end > mine ? mine - begin : 0;
+        begin = mine;
+    } else {
+        *first = 0;
+    }
+    *count = end - begin;
+    *m = *count ? c->m + loom_dp_state_index(dp, c, b, begin) : NULL;
+    *v = *count ? c->v + loom_dp_state_index(dp, c, b, begin) : NULL;
+    return LOOM_OK;
+}
