@@ -6,6 +6,7 @@
 #include "core/try.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { WIDTH = 800, HEIGHT = 450, LEFT = 70, RIGHT = 20, TOP = 48, BOTTOM = 56, CURVES = 8, TICKS = 6 };
