@@ -246,6 +246,30 @@ void loom_choose_nics(int devices, const int *device_numa, int nics, const int *
     }
 }
 
+void loom_collect_numas(loom_host_shape *shape)
+{
+    int *lists[] = {shape->device_numa, shape->nic_numa};
+    int counts[] = {shape->devices, shape->nics}, highest = -1;
+
+    for (int l = 0; l < 2; l++)
+        for (int i = 0; i < counts[l]; i++)
+            highest = lists[l][i] > highest ? lists[l][i] : highest;
+    for (int os = 0, index = 0; os <= highest; os++) {
+        bool named = false;
+        for (int l = 0; l < 2; l++)
+            for (int i = 0; i < counts[l]; i++)
+                named = named || lists[l][i] == os;
+        if (!named || index >= LOOM_MAX_NODE_DEVICES)
+            continue;
+        for (int l = 0; l < 2; l++)
+            for (int i = 0; i < counts[l]; i++)
+                if (lists[l][i] == os)
+                    lists[l][i] = index;
+        shape->numa[index].os_index = os;
+        shape->numas = ++index;
+    }
+}
+
 /* Ranks: node after node; in a node, devices of one domain next to each other, domains in the order of their first device. */
 static void order_ranks(loom_topology *t)
 {

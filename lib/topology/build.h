@@ -45,6 +45,13 @@ loom_status loom_build_finish(loom_builder *builder, loom_topology **topology);
  * locality are dealt out evenly in order. All -1 without NICs. */
 void loom_choose_nics(int devices, const int *device_numa, int nics, const int *nic_numa, int *device_nic);
 
+/* Devices that NVLink joins, directly or over others, get one group number. wires [devices * devices]. */
+void loom_group_by_nvlink(const loom_wire *wires, int devices, int *group);
+
+/* For sources that name NUMA nodes by the operating system's number only: turns device_numa and nic_numa into indices of shape->numa, which gets
+ * the nodes that somebody names, in order of number. */
+void loom_collect_numas(loom_host_shape *shape);
+
 /* Sets the defaults of levels that nobody gave: latencies (assumed) and oversubscription 1 (assumed). */
 void loom_default_levels(loom_level_figures levels[LOOM_LEVELS]);
 

@@ -119,10 +119,13 @@ static void fill_gemm_law(const char *name, loom_gemm_law *law)
     }
 }
 
-/* Everything unknown, every byte set, so that equal chips are equal in memory. */
-static void blank_chip(loom_chip *chip)
+void loom_chip_blank(const char *name, loom_chip_class kind, loom_chip *chip)
 {
     memset(chip, 0, sizeof *chip);
+    snprintf(chip->name, sizeof chip->name, "%s", name);
+    chip->kind = kind;
+    if (kind == LOOM_CHIP_CPU)
+        snprintf(chip->link, sizeof chip->link, "shared memory");
     chip->link_domain = 1;
     for (int math = 0; math < LOOM_MATHS; math++) {
         chip->peak[math] = loom_unknown();
@@ -146,11 +149,9 @@ static double seen_bytes(const loom_catalogue_chip *row, double memory_gb)
 
 static void fill_chip(const loom_catalogue_chip *row, double memory_gb, loom_chip *chip)
 {
-    blank_chip(chip);
-    snprintf(chip->name, sizeof chip->name, "%s", row->name);
+    loom_chip_blank(row->name, row->kind, chip);
     snprintf(chip->link, sizeof chip->link, "%s", row->link);
     snprintf(chip->origin, sizeof chip->origin, "%s", row->origin);
-    chip->kind = row->kind;
     chip->peak[LOOM_MATH_TF32] = collected(row->peak_tf32, 1e12);
     chip->peak[LOOM_MATH_16] = collected(row->peak_16, 1e12);
     chip->peak[LOOM_MATH_8] = collected(row->peak_8, 1e12);
@@ -170,8 +171,7 @@ static void fill_chip(const loom_catalogue_chip *row, double memory_gb, loom_chi
 /* A label that only tells memory: never more than it says, in the smaller unit. */
 static void fill_unknown_chip(const char *label, double memory_gb, loom_chip *chip)
 {
-    blank_chip(chip);
-    snprintf(chip->name, sizeof chip->name, "%s", label);
+    loom_chip_blank(label, LOOM_CHIP_GPU, chip);
     snprintf(chip->origin, sizeof chip->origin, "not in the catalogue: only the memory of its label is known");
     chip->memory_nominal_bytes = chip->memory_bytes = loom_given(memory_gb * 1e9);
 }
@@ -208,12 +208,9 @@ loom_status loom_chip_find(const char *name, loom_chip *chip)
         fill_chip(row, parts.memory_gb, chip);
     else if (parts.memory_gb > 0)
         fill_unknown_chip(name, parts.memory_gb, chip);
-    else if (parts.count == 1 && strcmp(parts.token[0], "cpu") == 0) {
-        blank_chip(chip);
-        chip->kind = LOOM_CHIP_CPU;
-        snprintf(chip->name, sizeof chip->name, "cpu");
-        snprintf(chip->link, sizeof chip->link, "shared memory");
-    } else
+    else if (parts.count == 1 && strcmp(parts.token[0], "cpu") == 0)
+        loom_chip_blank("cpu", LOOM_CHIP_CPU, chip);
+    else
         return no_such_chip(name);
     snprintf(chip->label, sizeof chip->label, "%s", name);
     return LOOM_OK;

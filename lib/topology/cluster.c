@@ -222,31 +222,6 @@ static void read_numa_list(cluster *c, const loom_node *map, const char *key, in
         numa[i] = (int)values[i];
 }
 
-/* NUMA numbers of the file are those of the operating system: only the nodes that somebody names exist, in order of number. */
-static void collect_numas(loom_host_shape *shape)
-{
-    int *lists[] = {shape->device_numa, shape->nic_numa};
-    int counts[] = {shape->devices, shape->nics}, highest = -1;
-
-    for (int l = 0; l < 2; l++)
-        for (int i = 0; i < counts[l]; i++)
-            highest = lists[l][i] > highest ? lists[l][i] : highest;
-    for (int os = 0, index = 0; os <= highest; os++) {
-        bool named = false;
-        for (int l = 0; l < 2; l++)
-            for (int i = 0; i < counts[l]; i++)
-                named = named || lists[l][i] == os;
-        if (!named || index >= LOOM_MAX_NODE_DEVICES)
-            continue;
-        for (int l = 0; l < 2; l++)
-            for (int i = 0; i < counts[l]; i++)
-                if (lists[l][i] == os)
-                    lists[l][i] = index;
-        shape->numa[index].os_index = os;
-        shape->numas = ++index;
-    }
-}
-
 /* nic_gbps_per_gpu gives each device a card of its own; nics_per_node and nic_gbps give the node some that devices share. Absent: the machine
  * type's, else the usual share of such a device. */
 static void read_nics(cluster *c, const node_group *group, loom_host_shape *shape)
@@ -269,6 +244,10 @@ static void read_nics(cluster *c, const node_group *group, loom_host_shape *shap
     }
     if (shared || nic_told || type) {
         shape->nics = nic_told && !shared && !type ? 1 : (int)nics;
+        if (shape->nics > shape->devices && shape->nics % shape->devices == 0 && !loom_node_get(map, "nic_numa")) {
+            per_nic *= shape->nics / shape->devices; /* several cards a device count as one that is so much faster */
+            shape->nics = shape->devices;
+        }
         for (int i = 0; i < shape->nics; i++)
             shape->nic_bandwidth[i] = isnan(per_nic) ? loom_unknown() : nic_told ? loom_given(per_nic * 1e9 / 8) : loom_assumed(per_nic * 1e9 / 8);
         return;
@@ -307,7 +286,7 @@ static void read_host(cluster *c, const node_group *group, loom_host_shape *shap
     read_nics(c, group, shape);
     read_numa_list(c, map, "gpu_numa", shape->devices, shape->device_numa);
     read_numa_list(c, map, "nic_numa", shape->nics, shape->nic_numa);
-    collect_numas(shape);
+    loom_collect_numas(shape);
     for (int i = 0; i < shape->devices; i++)
         shape->group[i] = group->domain > 1 ? (int)(i / group->domain) : i;
 }

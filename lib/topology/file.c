@@ -2,6 +2,8 @@
 #include "topology/sources.h"
 
 #include "core/file.h"
+#include "core/try.h"
+#include "topology/catalogue.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -21,12 +23,41 @@ static loom_status read_yaml(const char *source, const char *text, size_t bytes,
         return status;
     }
     const loom_node *root = loom_config_root(config);
-    loom_require(reader, root, "cluster");
+    if (loom_node_get_kind(root) == LOOM_NODE_MAP)
+        loom_require(reader, root, "cluster");
     const loom_node *cluster = loom_read_map(reader, root, "cluster");
     loom_status read = cluster ? loom_cluster_read(reader, cluster, builder) : LOOM_OK;
     status = loom_reader_finish(reader);
     loom_config_free(config);
+    if (status == LOOM_OK && !cluster)
+        status = loom_fail(LOOM_E_INVALID, "%s: no cluster: section in it", source);
     return read < 0 ? read : status;
+}
+
+/* One host whose cards the matrix does not name. */
+static loom_status read_matrix(const char *source, const char *text, size_t bytes, loom_builder *builder)
+{
+    loom_host_shape *shape = loom_host_shape_new();
+    loom_wire *wires = NULL;
+    loom_chip chip;
+    loom_status status;
+
+    if (!shape)
+        return loom_fail(LOOM_E_MEMORY, "%s: no memory for a host", source);
+    LOOM_TRY(loom_matrix_read(source, text, bytes, shape, &wires));
+    loom_collect_numas(shape);
+    loom_chip_blank("GPU", LOOM_CHIP_GPU, &chip);
+    if (loom_build_chip(builder, &chip) < 0) {
+        status = loom_fail(LOOM_E_MEMORY, "%s: no memory for a chip", source);
+        goto fail;
+    }
+    LOOM_TRY(loom_build_host(builder, shape, 0, false));
+    status = loom_build_notice(builder, "a link matrix does not name the cards: their rates are unknown");
+
+fail:
+    free(wires);
+    free(shape);
+    return status;
 }
 
 loom_status loom_topology_parse(const char *source, const char *text, size_t bytes, loom_topology **topology)
@@ -36,7 +67,8 @@ loom_status loom_topology_parse(const char *source, const char *text, size_t byt
 
     if (status < 0)
         return status;
-    if ((status = read_yaml(source, text, bytes, builder)) < 0) {
+    status = loom_looks_like_matrix(text, bytes) ? read_matrix(source, text, bytes, builder) : read_yaml(source, text, bytes, builder);
+    if (status < 0) {
         loom_build_close(builder);
         return status;
     }

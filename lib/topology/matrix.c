@@ -36,15 +36,27 @@ static bool read_wire(const char *text, loom_wire *wire)
     return false;
 }
 
+/* Length of a terminal's underline sequence at `at`, "\033[4m", which nvidia-smi puts around its header; 0 when there is none. */
+static size_t escape_length(const char *at, const char *end)
+{
+    size_t length = 0;
+
+    if (*at != '\033')
+        return 0;
+    while (at + length < end && at[length] != 'm' && at[length] != '\n')
+        length++;
+    return at + length < end && at[length] == 'm' ? length + 1 : length;
+}
+
 static const char *cut_line(const char *at, const char *end, table_line *line)
 {
     line->count = 0;
     while (at < end && *at != '\n') {
         size_t length = 0;
-        while (at + length < end && !isspace((unsigned char)at[length]))
+        while (at + length < end && !isspace((unsigned char)at[length]) && at[length] != '\033')
             length++;
         if (length == 0) {
-            at++;
+            at += *at == '\033' ? escape_length(at, end) : 1;
             continue;
         }
         if (line->count < MAX_CELLS)
@@ -66,11 +78,11 @@ static bool is_nic(const char *cell)
 
 bool loom_looks_like_matrix(const char *text, size_t bytes)
 {
-    while (bytes && isspace((unsigned char)*text)) {
-        text++;
-        bytes--;
-    }
-    return bytes > 4 && is_device(text);
+    const char *end = text + bytes;
+
+    while (text < end && (isspace((unsigned char)*text) || *text == '\033'))
+        text += *text == '\033' ? escape_length(text, end) : 1;
+    return end - text > 4 && is_device(text);
 }
 
 /* NUMA affinity is a column of its own after the CPU list; "N/A" or a range is unknown. Its place is told by the header's last words. */
@@ -94,8 +106,7 @@ static int numa_of(const table_line *header, int columns, const table_line *row)
     return -1;
 }
 
-/* Devices that NVLink joins, directly or over others, get one number. */
-static void group_by_nvlink(const loom_wire *wires, int devices, int *group)
+void loom_group_by_nvlink(const loom_wire *wires, int devices, int *group)
 {
     for (int i = 0; i < devices; i++)
         group[i] = i;
@@ -200,7 +211,7 @@ loom_status loom_matrix_read(const char *source, const char *text, size_t bytes,
     else
         status = read_rows(source, text, end, &lines[0], &lines[1], shape, wires);
     if (status == LOOM_OK) {
-        group_by_nvlink(*wires, shape->devices, shape->group);
+        loom_group_by_nvlink(*wires, shape->devices, shape->group);
         shape->wires = *wires;
     }
     free(lines);

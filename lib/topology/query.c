@@ -64,7 +64,7 @@ loom_figure loom_topology_nic_bandwidth(const loom_topology *t, int rank)
 /* --- pieces that links and groups share --------------------------------------------------------------------------- */
 
 /* Scale-up bandwidth of device `a` over `bricks` NVLinks; 0 bricks: the links are not listed, and the chip's figure stands. */
-static loom_figure brick_bandwidth(const loom_topology *t, int bricks, loom_figure whole)
+static loom_figure brick_bandwidth(int bricks, loom_figure whole)
 {
     if (bricks == 0)
         return whole;
@@ -108,14 +108,16 @@ loom_link loom_topology_link(const loom_topology *t, int rank_a, int rank_b)
     const loom_chip *chip_a = &t->chips[a->chip], *chip_b = &t->chips[b->chip];
     loom_level level = level_between(t, a, b);
     loom_figure bandwidth = loom_unknown();
+    loom_wire wire = loom_topology_wire(t, t->rank_device[rank_a], t->rank_device[rank_b]);
 
+    if (level == LOOM_LEVEL_DOMAIN && wire.path > LOOM_PATH_NVLINK && wire.path < LOOM_PATH_UNKNOWN)
+        level = LOOM_LEVEL_NODE; /* one domain, but not these two directly: a cube mesh */
     switch (level) {
     case LOOM_LEVEL_SELF:
         bandwidth = chip_a->memory_bandwidth;
         break;
     case LOOM_LEVEL_DOMAIN:
-        bandwidth = brick_bandwidth(t, loom_topology_wire(t, t->rank_device[rank_a], t->rank_device[rank_b]).links,
-                                    chip_a == chip_b ? chip_a->peer_bandwidth : loom_figure_min(chip_a->peer_bandwidth, chip_b->peer_bandwidth));
+        bandwidth = brick_bandwidth(wire.links, chip_a == chip_b ? chip_a->peer_bandwidth : loom_figure_min(chip_a->peer_bandwidth, chip_b->peer_bandwidth));
         break;
     case LOOM_LEVEL_NODE:
         bandwidth = loom_figure_min(chip_a->host_bandwidth, chip_b->host_bandwidth);
@@ -196,7 +198,7 @@ static loom_figure domain_bandwidth(const loom_topology *t, const members *m, in
                 bricks += loom_topology_wire(t, device, t->rank_device[member(m, j)]).links;
         loom_figure pairs = chip->peer_bandwidth;
         pairs.value *= in_domain - 1;
-        least = loom_figure_min(least, brick_bandwidth(t, bricks, loom_figure_min(chip->link_bandwidth, pairs)));
+        least = loom_figure_min(least, brick_bandwidth(bricks, loom_figure_min(chip->link_bandwidth, pairs)));
     }
     return level_or(t, LOOM_LEVEL_DOMAIN, least);
 }

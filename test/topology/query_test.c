@@ -128,7 +128,9 @@ static void large_worlds_are_asked_quickly(void **state)
     (void)state;
     assert_int_equal(loom_topology_ranks(t), 16384);
     assert_int_equal(loom_topology_axis(t, 16384, 1).level, LOOM_LEVEL_CLUSTER);
-    assert_figure(loom_topology_axis(t, 16, 8).bandwidth, 50e9 / 7); /* some ring crosses a rack: 192 is no multiple of 16 */
+    assert_int_equal(t->period, 192 * 8);
+    assert_figure(loom_topology_axis(t, 64, 8).bandwidth, 50e9);      /* three groups of 64 nodes fill a rack of 192 */
+    assert_figure(loom_topology_axis(t, 128, 8).bandwidth, 50e9 / 7); /* of 128 nodes, some group crosses racks */
     loom_topology_free(t);
 }
 
