@@ -1,0 +1,125 @@
+/* The numbers that describe one kind of device and one kind of training software. Each carries where it comes from. */
+#ifndef LOOM_PLANNER_CONSTANTS_H
+#define LOOM_PLANNER_CONSTANTS_H
+
+#include <rankloom/status.h>
+
+/* How much a constant deserves to be believed, best last. */
+typedef enum loom_basis {
+    LOOM_BASIS_DEFAULT,  /* a habit of the field, or taken over from a device like it */
+    LOOM_BASIS_STEPS,    /* fitted to published training steps of several models or layouts */
+    LOOM_BASIS_SWEEP,    /* fitted to published measurements of that very thing */
+    LOOM_BASIS_SHEET,    /* the maker's data sheet */
+    LOOM_BASIS_GIVEN,    /* the user's file */
+    LOOM_BASIS_MEASURED, /* the user's machine */
+} loom_basis;
+
+typedef struct loom_constant {
+    double value;
+    loom_basis basis;
+    const char *origin; /* one line: what it was read from or fitted to */
+} loom_constant;
+
+/* One line a constant: name, unit, meaning. Rates are per device; a share is of the peak named before it. */
+#define LOOM_DEVICE_CONSTANTS(X)                                                                                       \
+    X(PEAK_16, "flop/s", "dense 16-bit peak")                                                                          \
+    X(PEAK_8, "flop/s", "dense 8-bit peak")                                                                            \
+    X(PEAK_4, "flop/s", "dense 4-bit peak")                                                                            \
+    X(MEMORY_RATE, "B/s", "memory bandwidth")                                                                          \
+    X(MEMORY_BYTES, "B", "memory a program sees")                                                                      \
+    X(MEMORY_SHARE, "", "share of the memory bandwidth that streaming kernels reach")                                  \
+    X(GEMM_SHARE, "", "share of the 16-bit peak that a large isolated GEMM reaches")                                   \
+    X(GEMM_M0, "rows", "a GEMM takes m0/m longer")                                                                     \
+    X(GEMM_N0, "columns", "a GEMM takes n0/n longer")                                                                  \
+    X(GEMM_K0, "depth", "a GEMM takes k0/k longer")                                                                    \
+    X(GEMM_K0_WEIGHT, "depth", "the same for a weight gradient that is accumulated in fp32")                           \
+    X(GEMM_START, "s", "start of a GEMM")                                                                              \
+    X(SUSTAINED, "", "share of isolated GEMM and attention rates left in training: power-limited clocks, cold caches") \
+    X(GROUPED_SHARE, "", "share of the GEMM law that grouped (expert) GEMMs reach")                                    \
+    X(SHARE_8, "", "share of the 8-bit peak that a large GEMM reaches, quantisation passes not counted")               \
+    X(SHARE_4, "", "share of the 4-bit peak, likewise")                                                                \
+    X(ATTENTION_FORWARD, "", "share of the 16-bit peak of fused attention forward, causal flop")                       \
+    X(ATTENTION_BACKWARD, "", "the same, backward")                                                                    \
+    X(ATTENTION_TAIL, "s", "last tile of a fused attention call at 4096 tokens")                                       \
+    X(KERNEL_GAP, "s", "device time lost between two kernels")                                                         \
+    X(HOST_KERNEL, "s", "host time of one kernel launch in a plain eager framework")                                   \
+    X(LINK_REDUCE_2, "B/s", "all-reduce bus bandwidth inside the scale-up domain, 2 ranks")                            \
+    X(LINK_REDUCE_4, "B/s", "4 ranks")                                                                                 \
+    X(LINK_REDUCE_8, "B/s", "8 ranks and more")                                                                        \
+    X(LINK_GATHER_2, "B/s", "all-gather and reduce-scatter bus bandwidth, 2 ranks")                                    \
+    X(LINK_GATHER_4, "B/s", "4 ranks")                                                                                 \
+    X(LINK_GATHER_8, "B/s", "8 ranks and more")                                                                        \
+    X(LINK_EXCHANGE_2, "B/s", "all-to-all bus bandwidth, 2 ranks")                                                     \
+    X(LINK_EXCHANGE_4, "B/s", "4 ranks")                                                                               \
+    X(LINK_EXCHANGE_8, "B/s", "8 ranks and more")                                                                      \
+    X(LINK_START, "s", "start of a collective inside the domain")                                                      \
+    X(LINK_HOP, "s", "what each further rank adds")                                                                    \
+    X(NET_RATE, "B/s", "network port of a device")                                                                     \
+    X(NET_SHARE, "", "share of the port rate that a collective carries")                                               \
+    X(NET_START, "s", "start of a collective over the network")                                                        \
+    X(NET_HOP, "s", "what each further node adds")                                                                     \
+    X(NET_CROWD, "", "bandwidth lost for each doubling of the nodes beyond two")                                       \
+    X(OVERLAP_TAX, "", "share of hidden communication that comes back as slower compute")                              \
+    X(HOST_MEMORY_RATE, "B/s", "copies between device and host")
+
+typedef enum loom_device_constant {
+#define X(name, unit, text) LOOM_DEV_##name,
+    LOOM_DEVICE_CONSTANTS(X)
+#undef X
+        LOOM_DEV_COUNT
+} loom_device_constant;
+
+/* One line a constant: name, meaning. */
+#define LOOM_SOFTWARE_CONSTANTS(X)                                                                 \
+    X(FLASH, "1: attention is fused and never writes its scores; 0: it does")                      \
+    X(ELEMENTWISE, "memory traffic of norms, residuals, activations, over that of fused kernels")  \
+    X(KERNELS_DENSE, "kernels of a dense layer, forward")                                          \
+    X(KERNELS_MOE, "kernels that experts add to a layer, forward")                                 \
+    X(HOST_FACTOR, "host time of a launch, over that of the device's HOST_KERNEL")                 \
+    X(TP_HIDDEN, "share of tensor-parallel collectives hidden under chunked GEMMs")                \
+    X(EP_HIDDEN, "share of the expert exchange hidden under other work")                           \
+    X(P2P_EXPOSED, "share of a pipeline hop that the stage waits for")                             \
+    X(DP_WINDOW, "share of the last backward that hides gradient reduction; 0: no overlap")        \
+    X(GATHER_WINDOW, "share of the first forward that hides parameter gathers; 0: no overlap")     \
+    X(SHARDED_HIDDEN, "share of a layer's compute under which fully sharded weights travel")       \
+    X(GRADIENT_BYTES, "bytes of a gradient on the wire")                                           \
+    X(JITTER, "share of the step lost to ranks that wait for one another, per doubling of ranks")  \
+    X(FIXED, "seconds of a step that depend on nothing")                                           \
+    X(OPTIMIZER_BYTES, "bytes that the optimizer moves for a parameter it owns")                   \
+    X(DISPATCH_BYTES, "bytes of an element on the way to the experts")
+
+typedef enum loom_software_constant {
+#define X(name, text) LOOM_SOFT_##name,
+    LOOM_SOFTWARE_CONSTANTS(X)
+#undef X
+        LOOM_SOFT_COUNT
+} loom_software_constant;
+
+/* A kind of device: its names, and all its constants. One file each in constants/. */
+typedef struct loom_device_kind {
+    const char *names[8]; /* as topologies and tables call it; compared without case and punctuation, by prefix */
+    loom_constant at[LOOM_DEV_COUNT];
+} loom_device_kind;
+
+typedef struct loom_framework {
+    const char *names[8];
+    loom_constant at[LOOM_SOFT_COUNT];
+} loom_framework;
+
+/* The kind (framework) one of whose names is the longest prefix of `name` once both lose case and punctuation; NULL: none. */
+const loom_device_kind *loom_device_kind_find(const char *name);
+const loom_framework *loom_framework_find(const char *name);
+int loom_framework_count(void);
+const loom_framework *loom_framework_at(int index);
+
+/* All constants of a kind, holes filled from the defaults. `kind` may be NULL. */
+void loom_device_constants(const loom_device_kind *kind, loom_constant at[LOOM_DEV_COUNT]);
+void loom_software_constants(const loom_framework *framework, loom_constant at[LOOM_SOFT_COUNT]);
+
+/* Index of the constant called `name` ("sustained", "SUSTAINED"), -1: none. */
+int loom_device_constant_find(const char *name);
+int loom_software_constant_find(const char *name);
+const char *loom_device_constant_name(int which);
+const char *loom_software_constant_name(int which);
+
+#endif

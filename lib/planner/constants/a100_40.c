@@ -1,0 +1,33 @@
+/* NVIDIA A100 SXM4 40 GB. */
+#include "planner/constants/kinds.h"
+
+const loom_device_kind loom_kind_a100_40 = {
+    .names = {"A100-SXM4-40GB", "A100-40G"},
+    .at = {
+        [LOOM_DEV_PEAK_16] = LOOM_SHEET(312e12),
+        [LOOM_DEV_MEMORY_RATE] = LOOM_SHEET(1555e9),
+        [LOOM_DEV_MEMORY_BYTES] = LOOM_SHEET(39.4 * 0x1p30),
+        [LOOM_DEV_GEMM_SHARE] = LOOM_SWEEP(0.832, "published GEMM sweep (aiconfigurator), least squares, m, n, k >= 1024"),
+        [LOOM_DEV_GEMM_M0] = LOOM_SWEEP(10, "published GEMM sweep (aiconfigurator), least squares, m, n, k >= 1024"),
+        [LOOM_DEV_GEMM_N0] = LOOM_SWEEP(23, "published GEMM sweep (aiconfigurator), least squares, m, n, k >= 1024"),
+        [LOOM_DEV_GEMM_K0] = LOOM_SWEEP(46, "published GEMM sweep (aiconfigurator), least squares, m, n, k >= 1024"),
+        [LOOM_DEV_GEMM_K0_WEIGHT] = LOOM_SWEEP(140, "published GEMM sweep (aiconfigurator), least squares, m, n, k >= 1024"),
+        [LOOM_DEV_GEMM_START] = LOOM_SWEEP(5e-6, "published GEMM sweep (aiconfigurator), least squares, m, n, k >= 1024"),
+        [LOOM_DEV_SUSTAINED] = LOOM_STEPS(0.92, "published steps of this device, several sources"),
+        [LOOM_DEV_ATTENTION_FORWARD] = LOOM_SWEEP(0.60, "SimuMax attention table, A100"),
+        [LOOM_DEV_ATTENTION_BACKWARD] = LOOM_SWEEP(0.50, "SimuMax attention table, A100"),
+        [LOOM_DEV_ATTENTION_TAIL] = LOOM_SWEEP(130e-6, "SimuMax attention table, A100"),
+        [LOOM_DEV_LINK_REDUCE_2] = LOOM_SWEEP(189e9, "published NCCL sweep (aiconfigurator), messages of 4 MiB and more"),
+        [LOOM_DEV_LINK_REDUCE_4] = LOOM_SWEEP(208e9, "published NCCL sweep (aiconfigurator), messages of 4 MiB and more"),
+        [LOOM_DEV_LINK_REDUCE_8] = LOOM_SWEEP(215e9, "published NCCL sweep (aiconfigurator), messages of 4 MiB and more"),
+        [LOOM_DEV_LINK_GATHER_2] = LOOM_SWEEP(155e9, "published NCCL sweep (aiconfigurator), messages of 4 MiB and more"),
+        [LOOM_DEV_LINK_GATHER_4] = LOOM_SWEEP(195e9, "published NCCL sweep (aiconfigurator), messages of 4 MiB and more"),
+        [LOOM_DEV_LINK_GATHER_8] = LOOM_SWEEP(195e9, "published NCCL sweep (aiconfigurator), messages of 4 MiB and more"),
+        [LOOM_DEV_LINK_EXCHANGE_2] = LOOM_SWEEP(159e9, "published NCCL sweep (aiconfigurator), messages of 4 MiB and more"),
+        [LOOM_DEV_LINK_EXCHANGE_4] = LOOM_SWEEP(184e9, "published NCCL sweep (aiconfigurator), messages of 4 MiB and more"),
+        [LOOM_DEV_LINK_EXCHANGE_8] = LOOM_SWEEP(200e9, "published NCCL sweep (aiconfigurator), messages of 4 MiB and more"),
+        [LOOM_DEV_LINK_START] = LOOM_SWEEP(18e-6, "published NCCL sweep (aiconfigurator), messages of 4 MiB and more"),
+        [LOOM_DEV_LINK_HOP] = LOOM_SWEEP(2e-6, "published NCCL sweep (aiconfigurator), messages of 4 MiB and more"),
+        [LOOM_DEV_NET_RATE] = LOOM_SHEET(25e9),
+    },
+};

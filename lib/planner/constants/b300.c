@@ -1,0 +1,35 @@
+/* NVIDIA B300 SXM 288 GB. */
+#include "planner/constants/kinds.h"
+
+const loom_device_kind loom_kind_b300 = {
+    .names = {"B300-SXM-288GB", "B300-SXM", "B300"},
+    .at = {
+        [LOOM_DEV_PEAK_16] = LOOM_SHEET(2250e12),
+        [LOOM_DEV_PEAK_8] = LOOM_SHEET(4500e12),
+        [LOOM_DEV_PEAK_4] = LOOM_SHEET(13500e12),
+        [LOOM_DEV_MEMORY_RATE] = LOOM_SHEET(8000e9),
+        [LOOM_DEV_MEMORY_BYTES] = LOOM_SHEET(267.69 * 0x1p30),
+        [LOOM_DEV_GEMM_SHARE] = LOOM_SWEEP(0.726, "published GEMM sweep (aiconfigurator), least squares, m, n, k >= 1024"),
+        [LOOM_DEV_GEMM_M0] = LOOM_SWEEP(0, "published GEMM sweep (aiconfigurator), least squares, m, n, k >= 1024"),
+        [LOOM_DEV_GEMM_N0] = LOOM_SWEEP(0, "published GEMM sweep (aiconfigurator), least squares, m, n, k >= 1024"),
+        [LOOM_DEV_GEMM_K0] = LOOM_SWEEP(0, "published GEMM sweep (aiconfigurator), least squares, m, n, k >= 1024"),
+        [LOOM_DEV_GEMM_K0_WEIGHT] = LOOM_SWEEP(60, "published GEMM sweep (aiconfigurator), least squares, m, n, k >= 1024"),
+        [LOOM_DEV_GEMM_START] = LOOM_SWEEP(2.2e-6, "published GEMM sweep (aiconfigurator), least squares, m, n, k >= 1024"),
+        [LOOM_DEV_SUSTAINED] = LOOM_STEPS(0.85, "published steps of this device, several sources"),
+        [LOOM_DEV_ATTENTION_FORWARD] = LOOM_SWEEP(0.52, "SimuMax attention table, B200"),
+        [LOOM_DEV_ATTENTION_BACKWARD] = LOOM_SWEEP(0.40, "SimuMax attention table, B200"),
+        [LOOM_DEV_ATTENTION_TAIL] = LOOM_SWEEP(60e-6, "SimuMax attention table, B200"),
+        [LOOM_DEV_LINK_REDUCE_2] = LOOM_SWEEP(560e9, "published NCCL sweep (aiconfigurator), messages of 4 MiB and more"),
+        [LOOM_DEV_LINK_REDUCE_4] = LOOM_SWEEP(628e9, "published NCCL sweep (aiconfigurator), messages of 4 MiB and more"),
+        [LOOM_DEV_LINK_REDUCE_8] = LOOM_SWEEP(654e9, "published NCCL sweep (aiconfigurator), messages of 4 MiB and more"),
+        [LOOM_DEV_LINK_GATHER_2] = LOOM_SWEEP(432e9, "published NCCL sweep (aiconfigurator), messages of 4 MiB and more"),
+        [LOOM_DEV_LINK_GATHER_4] = LOOM_SWEEP(566e9, "published NCCL sweep (aiconfigurator), messages of 4 MiB and more"),
+        [LOOM_DEV_LINK_GATHER_8] = LOOM_SWEEP(590e9, "published NCCL sweep (aiconfigurator), messages of 4 MiB and more"),
+        [LOOM_DEV_LINK_EXCHANGE_2] = LOOM_SWEEP(325e9, "published NCCL sweep (aiconfigurator), messages of 4 MiB and more"),
+        [LOOM_DEV_LINK_EXCHANGE_4] = LOOM_SWEEP(480e9, "published NCCL sweep (aiconfigurator), messages of 4 MiB and more"),
+        [LOOM_DEV_LINK_EXCHANGE_8] = LOOM_SWEEP(537e9, "published NCCL sweep (aiconfigurator), messages of 4 MiB and more"),
+        [LOOM_DEV_LINK_START] = LOOM_SWEEP(15e-6, "published NCCL sweep (aiconfigurator), messages of 4 MiB and more"),
+        [LOOM_DEV_LINK_HOP] = LOOM_SWEEP(2e-6, "published NCCL sweep (aiconfigurator), messages of 4 MiB and more"),
+        [LOOM_DEV_NET_RATE] = LOOM_SHEET(100e9),
+    },
+};

@@ -1,0 +1,47 @@
+/* The training software the planner knows. A constant that is left out is as in defaults.c. */
+#include "planner/constants/kinds.h"
+
+#define AT(name, value, text) [LOOM_SOFT_##name] = LOOM_STEPS(value, text)
+#define SAY(name, value, text) [LOOM_SOFT_##name] = LOOM_HABIT(value, text)
+
+static const loom_framework frameworks[] = {
+    {.names = {"rankloom"},
+     .at = {SAY(P2P_EXPOSED, 0.35, "asynchronous sends"), SAY(GRADIENT_BYTES, 4, "gradients in fp32")}},
+    /* NeMo and Megatron-Bridge recipes on Megatron-Core and Transformer Engine */
+    {.names = {"nemo", "megatron-bridge", "megatron-core", "megatron"},
+     .at = {SAY(TP_HIDDEN, 0.6, "chunked GEMMs (user buffers)"), SAY(P2P_EXPOSED, 0.35, "overlapped p2p"), AT(GRADIENT_BYTES, 2, "recipes reduce in bf16")}},
+    /* Megatron-Core as a library, its overlaps off unless named */
+    {.names = {"megatron-lm-core"},
+     .at = {SAY(GRADIENT_BYTES, 4, "default of Megatron-LM"), SAY(DP_WINDOW, 0, "off by default"), SAY(GATHER_WINDOW, 0, "off by default")}},
+    /* Megatron-LM until 2022, and forks of it */
+    {.names = {"megatron-lm"},
+     .at = {SAY(FLASH, 0, "fused softmax, scores in memory"), SAY(GRADIENT_BYTES, 4, "fp32 main gradients"), SAY(DP_WINDOW, 0, "none before 2023"), SAY(GATHER_WINDOW, 0, "none before 2023"),
+            SAY(KERNELS_DENSE, 24, "before kernel fusion")}},
+    {.names = {"megatron-lm-fork"}, .at = {SAY(FLASH, 1, "2023"), SAY(GRADIENT_BYTES, 4, "fp32 main gradients"), SAY(DP_WINDOW, 0, "none"), SAY(GATHER_WINDOW, 0, "none")}},
+    {.names = {"megatron-deepspeed"},
+     .at = {SAY(FLASH, 0, "fused softmax, scores in memory"), SAY(GRADIENT_BYTES, 2, "fp16"), SAY(DP_WINDOW, 0, "pipeline engine reduces at the end"), SAY(GATHER_WINDOW, 0, "none"),
+            SAY(KERNELS_DENSE, 28, "before kernel fusion")}},
+    {.names = {"megatron-deepspeed-v1"},
+     .at = {SAY(FLASH, 0, "scores in memory"), SAY(GRADIENT_BYTES, 4, "fp32"), SAY(DP_WINDOW, 0, "pipeline engine reduces at the end"), SAY(GATHER_WINDOW, 0, "none"), SAY(ELEMENTWISE, 1.6, "unfused"),
+            SAY(KERNELS_DENSE, 40, "unfused")}},
+    {.names = {"composer-fsdp", "composer"}, .at = {SAY(ELEMENTWISE, 1.8, "eager PyTorch"), SAY(KERNELS_DENSE, 34, "eager PyTorch"), SAY(GRADIENT_BYTES, 4, "fp32 reduction")}},
+    {.names = {"torchtitan"}, .at = {SAY(ELEMENTWISE, 1.8, "eager PyTorch"), SAY(KERNELS_DENSE, 34, "eager PyTorch"), SAY(GRADIENT_BYTES, 4, "fp32 reduction")}},
+    {.names = {"internevo"}, .at = {SAY(ELEMENTWISE, 1.4, "flash-attn kernels"), SAY(KERNELS_DENSE, 28, "eager PyTorch"), SAY(GRADIENT_BYTES, 2, "bf16")}},
+    {.names = {"maxtext", "paxml", "jax"},
+     .at = {SAY(ELEMENTWISE, 0.8, "XLA fusion"), SAY(HOST_FACTOR, 0, "one program a step"), SAY(GRADIENT_BYTES, 2, "bf16"), SAY(TP_HIDDEN, 0.5, "collective matmul")}},
+    {.names = {"llm.c"}, .at = {SAY(ELEMENTWISE, 1, "hand-written kernels"), SAY(HOST_FACTOR, 0.3, "C, no framework"), SAY(GRADIENT_BYTES, 2, "bf16")}},
+    {.names = {"hai-llm"},
+     .at = {SAY(EP_HIDDEN, 0.95, "DualPipe hides the exchange"), SAY(P2P_EXPOSED, 0.1, "DualPipe"), SAY(DISPATCH_BYTES, 1, "fp8 dispatch"), SAY(GRADIENT_BYTES, 2, "bf16"), SAY(HOST_FACTOR, 0.5, "in-house")}},
+};
+
+enum { COUNT = sizeof frameworks / sizeof frameworks[0] };
+
+int loom_framework_count(void)
+{
+    return COUNT;
+}
+
+const loom_framework *loom_framework_at(int index)
+{
+    return index >= 0 && index < COUNT ? &frameworks[index] : NULL;
+}

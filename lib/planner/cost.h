@@ -1,0 +1,168 @@
+/* The time model inside the planner: what one GEMM, collective, layer, pipeline and reduction costs. docs/planner.md has the formulas. */
+#ifndef LOOM_PLANNER_COST_H
+#define LOOM_PLANNER_COST_H
+
+#include <rankloom/layout.h>
+
+#include "planner/constants.h"
+
+/* --- what a prediction stands on ------------------------------------------------------------------------------------------ */
+
+/* A machine room as the cost model sees it: equal devices, in domains of scale-up links, on nodes. */
+typedef struct loom_machine {
+    loom_constant dev[LOOM_DEV_COUNT];
+    int ranks;
+    int domain; /* neighbouring ranks that scale-up links join */
+    int node;   /* neighbouring ranks on one host */
+} loom_machine;
+
+/* What selective recompute repeats in the backward pass. */
+enum {
+    LOOM_REPEAT_CORE = 1,   /* attention core */
+    LOOM_REPEAT_NORM = 2,   /* norms */
+    LOOM_REPEAT_ACT = 4,    /* the activation function of MLP or experts */
+    LOOM_REPEAT_MLP = 8,    /* whole MLP or shared expert */
+    LOOM_REPEAT_LATENT = 16 /* up-projections of latent attention */
+};
+
+typedef enum loom_pipeline {
+    LOOM_PIPE_GPIPE,
+    LOOM_PIPE_1F1B,
+    LOOM_PIPE_INTERLEAVED,
+    LOOM_PIPE_ZB_H1,
+    LOOM_PIPE_ZB_H2,
+    LOOM_PIPE_ZB_V,
+    LOOM_PIPE_DUAL,
+} loom_pipeline;
+
+/* What is trained, on what, with what. */
+typedef struct loom_job {
+    loom_model model;
+    loom_machine machine;
+    loom_constant soft[LOOM_SOFT_COUNT];
+    int64_t seq, global_batch;
+    int bits;          /* of GEMM inputs: 16, 8 or 4 */
+    int repeat;        /* LOOM_REPEAT_*: what selective recompute means here */
+    int window_layers; /* of `model.layers`, how many attend to a window of model.sliding_window only */
+    double imbalance;  /* busiest expert rank over the mean, >= 1 */
+} loom_job;
+
+/* The degrees of a layout, in short: what the search walks over. */
+typedef struct loom_degrees {
+    int tp, cp, dp, pp, vpp, ep, etp, zero;
+    int micro_batch;
+    int shard_group; /* ranks that one copy of the sharded state is spread over; divides dp * cp */
+    bool sequence_parallel;
+    loom_pipeline pipeline;
+    loom_recompute recompute;
+    loom_cp_kind cp_kind;
+} loom_degrees;
+
+static inline double loom_dev(const loom_machine *machine, loom_device_constant which)
+{
+    return machine->dev[which].value;
+}
+
+static inline double loom_soft(const loom_job *job, loom_software_constant which)
+{
+    return job->soft[which].value;
+}
+
+/* --- kernels (kernels.c) ----------------------------------------------------------------------------------------------------- */
+typedef enum loom_gemm_role { LOOM_GEMM_FORWARD, LOOM_GEMM_INPUT, LOOM_GEMM_WEIGHT } loom_gemm_role;
+
+/* Seconds of `batch` products m x k by k x n. bits: of the inputs (job->bits, or 16 where the framework keeps 16). Output 16-bit; a weight
+ * gradient is accumulated in fp32. */
+double loom_gemm_seconds(const loom_machine *machine, double m, double n, double k, int bits, loom_gemm_role role);
+double loom_grouped_seconds(const loom_machine *machine, double groups, double m, double n, double k, int bits, loom_gemm_role role);
+/* Seconds to move `bytes` through memory in `kernels` kernels. */
+double loom_stream_seconds(const loom_machine *machine, double bytes, double kernels);
+
+/* --- communication (links.c) -------------------------------------------------------------------------------------------------- */
+/* Which ranks talk: `n` of them, `stride` apart in rank order. */
+typedef struct loom_group {
+    int n, stride;
+} loom_group;
+typedef enum loom_traffic { LOOM_TRAFFIC_GATHER, LOOM_TRAFFIC_REDUCE, LOOM_TRAFFIC_EXCHANGE } loom_traffic;
+/* `bytes`: the full buffer (gathered result, input of a reduce-scatter, what is reduced, one rank's send buffer of an exchange). */
+double loom_gather_seconds(const loom_machine *machine, loom_group group, double bytes); /* all-gather or reduce-scatter */
+double loom_reduce_seconds(const loom_machine *machine, loom_group group, double bytes); /* all-reduce */
+double loom_exchange_seconds(const loom_machine *machine, loom_group group, double bytes);
+double loom_hop_seconds(const loom_machine *machine, int stride, double bytes); /* point to point, to the rank `stride` away */
+bool loom_group_inside(const loom_machine *machine, loom_group group);          /* of one scale-up domain */
+
+/* --- layers (layer.c) ------------------------------------------------------------------------------------------------------------ */
+typedef enum loom_part {
+    LOOM_PART_GEMM,
+    LOOM_PART_ATTENTION,
+    LOOM_PART_POINTWISE,
+    LOOM_PART_LAUNCH, /* waiting for the host */
+    LOOM_PART_TP,     /* exposed communication, by axis */
+    LOOM_PART_CP,
+    LOOM_PART_EP,
+    LOOM_PART_DP,
+    LOOM_PART_PP,
+    LOOM_PART_BUBBLE,
+    LOOM_PART_OPTIMIZER,
+    LOOM_PART_OTHER, /* jitter, fixed costs */
+    LOOM_PARTS,
+} loom_part;
+
+/* One pass of one micro-batch through something. */
+typedef struct loom_pass {
+    double part[LOOM_PARTS];
+    double weight; /* of the sum: weight gradients, which may wait */
+} loom_pass;
+
+typedef struct loom_pass_pair {
+    loom_pass forward, backward; /* backward holds what is recomputed */
+} loom_pass_pair;
+
+typedef enum loom_layer_kind { LOOM_LAYER_DENSE, LOOM_LAYER_EXPERTS, LOOM_LAYER_KINDS } loom_layer_kind;
+
+double loom_pass_seconds(const loom_pass *pass);
+void loom_pass_add(loom_pass *sum, const loom_pass *pass, double times);
+loom_pass_pair loom_layer_cost(const loom_job *job, const loom_degrees *degrees, loom_layer_kind kind);
+loom_pass_pair loom_embedding_cost(const loom_job *job, const loom_degrees *degrees);
+loom_pass_pair loom_head_cost(const loom_job *job, const loom_degrees *degrees); /* final norm, head, loss */
+
+/* --- pipeline (pipeline.c) ---------------------------------------------------------------------------------------------------------- */
+typedef struct loom_pipe {
+    int stages, chunks; /* chunks: of one stage */
+    int64_t micro_batches;
+    loom_pipeline kind;
+    const double *forward, *backward, *weight; /* [stages] of one micro-batch through a whole stage */
+    double hop;                                /* exposed seconds of a message to the next stage */
+} loom_pipe;
+double loom_pipe_seconds(const loom_pipe *pipe);
+
+/* --- parameters of a rank (weights.c) ------------------------------------------------------------------------------------------------ */
+typedef struct loom_weights {
+    double dense;   /* replicated over dp x cp */
+    double experts; /* replicated over the expert data group only */
+} loom_weights;
+loom_weights loom_layer_weights(const loom_model *model, const loom_degrees *degrees, loom_layer_kind kind);
+double loom_embedding_weights(const loom_model *model, const loom_degrees *degrees);
+double loom_head_weights(const loom_model *model, const loom_degrees *degrees); /* matrix and final norm, tied or not */
+
+/* --- reduction of gradients, gathers of parameters (reduction.c) ------------------------------------------------------------------------ */
+typedef struct loom_reduction {
+    double exposed;
+    double hidden; /* under compute */
+} loom_reduction;
+/* forward, backward: seconds of one micro-batch through the stage (compute under which things can hide). */
+loom_reduction loom_reduction_cost(const loom_job *job, const loom_degrees *degrees, const loom_weights *weights, double layers, double forward, double backward, int64_t micro_batches);
+double loom_optimizer_seconds(const loom_job *job, const loom_degrees *degrees, const loom_weights *weights);
+
+/* --- the step (step.c) ---------------------------------------------------------------------------------------------------------------------- */
+typedef struct loom_step_cost {
+    double seconds;
+    double part[LOOM_PARTS]; /* sum to `seconds` */
+    int busiest;             /* stage */
+    int64_t micro_batches;
+    double hidden_dp;
+} loom_step_cost;
+/* `chunk_layers` [pp * vpp] in model order; NULL: the best balanced split. */
+loom_status loom_step_predict(const loom_job *job, const loom_degrees *degrees, const int *chunk_layers, loom_step_cost *cost);
+
+#endif

@@ -1,0 +1,398 @@
+/* Forward and backward of one micro-batch through one layer, the embedding, or the head, on the busiest rank. */
+#include "planner/cost.h"
+
+#include <math.h>
+
+/* What all parts of a layer are counted with. */
+typedef struct shape {
+    const loom_job *job;
+    const loom_model *model;
+    const loom_degrees *degrees;
+    double tokens; /* of a rank inside a tensor-parallel region */
+    double outer;  /* tokens outside of it: fewer with sequence parallelism */
+} shape;
+
+static shape shape_of(const loom_job *job, const loom_degrees *degrees)
+{
+    shape s = {job, &job->model, degrees, 0, 0};
+    s.tokens = (double)degrees->micro_batch * job->seq / degrees->cp;
+    s.outer = degrees->sequence_parallel ? s.tokens / degrees->tp : s.tokens;
+    return s;
+}
+
+double loom_pass_seconds(const loom_pass *pass)
+{
+    double sum = 0;
+    for (int i = 0; i < LOOM_PARTS; i++)
+        sum += pass->part[i];
+    return sum;
+}
+
+void loom_pass_add(loom_pass *sum, const loom_pass *pass, double times)
+{
+    for (int i = 0; i < LOOM_PARTS; i++)
+        sum->part[i] += times * pass->part[i];
+    sum->weight += times * pass->weight;
+}
+
+/* A linear layer: one GEMM forward, two backward. */
+static void add_linear(const shape *s, loom_pass_pair *pair, double tokens, double in, double out, int bits)
+{
+    const loom_machine *machine = &s->job->machine;
+    double weight = loom_gemm_seconds(machine, in, out, tokens, bits, LOOM_GEMM_WEIGHT);
+
+    pair->forward.part[LOOM_PART_GEMM] += loom_gemm_seconds(machine, tokens, out, in, bits, LOOM_GEMM_FORWARD);
+    pair->backward.part[LOOM_PART_GEMM] += loom_gemm_seconds(machine, tokens, in, out, bits, LOOM_GEMM_INPUT) + weight;
+    pair->backward.weight += weight;
+}
+
+/* The same for the experts of a rank: `groups` of them, `rows` routed tokens each. */
+static void add_grouped(const shape *s, loom_pass_pair *pair, double groups, double rows, double in, double out, int bits)
+{
+    const loom_machine *machine = &s->job->machine;
+    double weight = loom_grouped_seconds(machine, groups, in, out, rows, bits, LOOM_GEMM_WEIGHT);
+
+    pair->forward.part[LOOM_PART_GEMM] += loom_grouped_seconds(machine, groups, rows, out, in, bits, LOOM_GEMM_FORWARD);
+    pair->backward.part[LOOM_PART_GEMM] += loom_grouped_seconds(machine, groups, rows, in, out, bits, LOOM_GEMM_INPUT) + weight;
+    pair->backward.weight += weight;
+}
+
+/* Streaming work: `bytes` forward; backward reads the gradient too. */
+static void add_stream(const shape *s, loom_pass_pair *pair, double bytes)
+{
+    double seconds = loom_stream_seconds(&s->job->machine, bytes * loom_soft(s->job, LOOM_SOFT_ELEMENTWISE), 0);
+
+    pair->forward.part[LOOM_PART_POINTWISE] += seconds;
+    pair->backward.part[LOOM_PART_POINTWISE] += 1.6 * seconds;
+}
+
+/* --- attention ------------------------------------------------------------------------------------------------------------- */
+
+static double kv_heads_of_rank(const shape *s)
+{
+    double heads = (double)s->model->kv_heads / s->degrees->tp;
+    return heads < 1 ? 1 : heads; /* fewer heads than ranks: copies */
+}
+
+static void add_projections(const shape *s, loom_pass_pair *pair)
+{
+    const loom_model *m = s->model;
+    double h = m->hidden, heads = (double)m->heads / s->degrees->tp;
+    int bits = s->job->bits;
+
+    if (m->mla.kv_rank == 0) {
+        add_linear(s, pair, s->tokens, h, (heads + 2 * kv_heads_of_rank(s)) * m->head_dim, bits);
+        add_linear(s, pair, s->tokens, heads * m->head_dim, h, bits);
+        return;
+    }
+    double q_width = heads * (m->mla.nope_dim + m->mla.rope_dim);
+    if (m->mla.q_rank > 0) {
+        add_linear(s, pair, s->outer, h, m->mla.q_rank, bits);
+        add_linear(s, pair, s->tokens, m->mla.q_rank, q_width, bits);
+    } else {
+        add_linear(s, pair, s->tokens, h, q_width, bits);
+    }
+    add_linear(s, pair, s->outer, h, m->mla.kv_rank + m->mla.rope_dim, bits);
+    add_linear(s, pair, s->tokens, m->mla.kv_rank, heads * (m->mla.nope_dim + m->mla.value_dim), bits);
+    add_linear(s, pair, s->tokens, heads * m->mla.value_dim, h, bits);
+}
+
+/* Keys that a token meets, averaged over layers with and without a window, as if nothing were masked. */
+static double mean_keys(const shape *s)
+{
+    double full = s->job->seq, window = s->model->sliding_window;
+    double share = (double)s->job->window_layers / s->model->layers;
+
+    if (window <= 0 || 2 * window >= full)
+        return full;
+    return (1 - share) * full + share * 2 * window;
+}
+
+static double qk_dim(const loom_model *m)
+{
+    return m->mla.kv_rank ? (double)(m->mla.nope_dim + m->mla.rope_dim) : (double)m->head_dim;
+}
+
+static double value_dim(const loom_model *m)
+{
+    return m->mla.kv_rank ? (double)m->mla.value_dim : (double)m->head_dim;
+}
+
+static void add_fused_core(const shape *s, loom_pass_pair *pair)
+{
+    const loom_machine *machine = &s->job->machine;
+    double keys = mean_keys(s), heads = (double)s->model->heads / s->degrees->tp;
+    double flop = s->tokens * keys * heads * (qk_dim(s->model) + value_dim(s->model)); /* causal */
+    double rate = loom_dev(machine, LOOM_DEV_PEAK_16) * loom_dev(machine, LOOM_DEV_SUSTAINED);
+    double tail = loom_dev(machine, LOOM_DEV_ATTENTION_TAIL) * keys / 4096 / s->degrees->cp;
+
+    pair->forward.part[LOOM_PART_ATTENTION] += flop / (rate * loom_dev(machine, LOOM_DEV_ATTENTION_FORWARD)) + tail;
+    pair->backward.part[LOOM_PART_ATTENTION] += 2.5 * flop / (rate * loom_dev(machine, LOOM_DEV_ATTENTION_BACKWARD)) + 2 * tail;
+}
+
+/* Scores are written: two batched GEMMs over the full square, and softmax, mask and dropout over the scores. */
+static void add_unfused_core(const shape *s, loom_pass_pair *pair)
+{
+    const loom_machine *machine = &s->job->machine;
+    double rows = s->job->seq / (double)s->degrees->cp, keys = s->job->seq, d = s->model->head_dim;
+    double batch = (double)s->degrees->micro_batch * s->model->heads / s->degrees->tp;
+    double scores = batch * rows * keys;
+    double start = loom_dev(machine, LOOM_DEV_GEMM_START);
+    double qk = batch * (loom_gemm_seconds(machine, rows, keys, d, 16, LOOM_GEMM_FORWARD) - start) + start;
+    double pv = batch * (loom_gemm_seconds(machine, rows, d, keys, 16, LOOM_GEMM_FORWARD) - start) + start;
+
+    pair->forward.part[LOOM_PART_ATTENTION] += qk + pv + loom_stream_seconds(machine, 11 * scores, 3);
+    pair->backward.part[LOOM_PART_ATTENTION] += 2 * (qk + pv) + loom_stream_seconds(machine, 13 * scores, 3);
+}
+
+static void add_core(const shape *s, loom_pass_pair *pair)
+{
+    if (loom_soft(s->job, LOOM_SOFT_FLASH) > 0)
+        add_fused_core(s, pair);
+    else
+        add_unfused_core(s, pair);
+}
+
+/* Context parallelism: keys and values, or heads, travel. `core` is the attention time they can hide under (ring only). */
+static void add_context_exchange(const shape *s, loom_pass_pair *pair)
+{
+    const loom_degrees *g = s->degrees;
+    const loom_machine *machine = &s->job->machine;
+    loom_group group = {g->cp, g->tp};
+    double heads = (double)s->model->heads / g->tp;
+    double kv_width = s->model->mla.kv_rank ? heads * (qk_dim(s->model) + value_dim(s->model)) : 2 * kv_heads_of_rank(s) * s->model->head_dim;
+    double kv = 2 * s->tokens * kv_width;
+    double q = 2 * s->tokens * heads * (qk_dim(s->model) + value_dim(s->model)); /* queries, and outputs */
+
+    if (g->cp == 1)
+        return;
+    if (g->cp_kind == LOOM_CP_ALLGATHER) {
+        pair->forward.part[LOOM_PART_CP] += loom_gather_seconds(machine, group, kv * g->cp);
+        pair->backward.part[LOOM_PART_CP] += 2 * loom_gather_seconds(machine, group, kv * g->cp);
+    } else if (g->cp_kind == LOOM_CP_ULYSSES || g->cp_kind == LOOM_CP_HYBRID) {
+        double seconds = loom_exchange_seconds(machine, group, kv + q);
+        pair->forward.part[LOOM_PART_CP] += seconds;
+        pair->backward.part[LOOM_PART_CP] += seconds;
+    } else { /* a hop of the ring is hidden under the attention of the block before it */
+        double hops = (g->cp - 1) * loom_hop_seconds(machine, g->tp * (g->tp * g->cp > machine->domain ? machine->domain : 1), kv);
+        double hide = (double)(g->cp - 1) / g->cp;
+        pair->forward.part[LOOM_PART_CP] += fmax(0, hops - hide * pair->forward.part[LOOM_PART_ATTENTION]);
+        pair->backward.part[LOOM_PART_CP] += fmax(0, 2 * hops - hide * pair->backward.part[LOOM_PART_ATTENTION]);
+    }
+}
+
+/* --- tensor parallelism --------------------------------------------------------------------------------------------------- */
+
+/* The collectives around one tensor-parallel block (attention or MLP): gather its input, reduce its output, and the mirror image backward.
+ * With sequence parallelism the input is gathered once more for the weight gradient, half of it under the input gradient. */
+static void add_block_collectives(const shape *s, loom_pass_pair *pair, double bytes)
+{
+    const loom_machine *machine = &s->job->machine;
+    loom_group group = {s->degrees->tp, 1};
+    double exposed = loom_group_inside(machine, group) ? 1 - loom_soft(s->job, LOOM_SOFT_TP_HIDDEN) : 1;
+
+    if (s->degrees->sequence_parallel) {
+        double one = loom_gather_seconds(machine, group, bytes);
+        pair->forward.part[LOOM_PART_TP] += 2 * one * exposed;
+        pair->backward.part[LOOM_PART_TP] += 2.5 * one * exposed;
+    } else {
+        double one = loom_reduce_seconds(machine, group, bytes);
+        pair->forward.part[LOOM_PART_TP] += one; /* nothing to chunk it with */
+        pair->backward.part[LOOM_PART_TP] += one * exposed; /* beside the weight gradient */
+    }
+}
+
+/* --- blocks ------------------------------------------------------------------------------------------------------------------- */
+
+static void add_norm(const shape *s, loom_pass_pair *pair)
+{
+    add_stream(s, pair, 4 * s->outer * s->model->hidden);
+}
+
+static void add_residual(const shape *s, loom_pass_pair *pair)
+{
+    add_stream(s, pair, 6 * s->outer * s->model->hidden);
+}
+
+static void add_attention(const shape *s, loom_pass_pair *pair)
+{
+    const loom_model *m = s->model;
+
+    add_projections(s, pair);
+    if (m->positions == LOOM_ROPE)
+        add_stream(s, pair, 4 * s->tokens * ((double)m->heads / s->degrees->tp + kv_heads_of_rank(s)) * m->head_dim);
+    if (m->mla.kv_rank) /* heads are put together from their latent and rotary parts */
+        add_stream(s, pair, 4 * s->tokens * (double)m->heads / s->degrees->tp * (2 * qk_dim(m) + value_dim(m)));
+    add_core(s, pair);
+    add_context_exchange(s, pair);
+    add_residual(s, pair);
+    add_block_collectives(s, pair, 2 * s->tokens * m->hidden);
+}
+
+static double gates(const loom_model *m)
+{
+    return m->mlp == LOOM_SWIGLU ? 2 : 1;
+}
+
+static void add_activation(const shape *s, loom_pass_pair *pair, double tokens, double width)
+{
+    add_stream(s, pair, 2 * (gates(s->model) + 1) * tokens * width);
+}
+
+static void add_mlp_body(const shape *s, loom_pass_pair *pair, double width)
+{
+    add_linear(s, pair, s->tokens, s->model->hidden, gates(s->model) * width, s->job->bits);
+    add_activation(s, pair, s->tokens, width);
+    add_linear(s, pair, s->tokens, width, s->model->hidden, s->job->bits);
+}
+
+/* Expert exchange: how many copies of a token leave, in bytes of one rank's send buffer. */
+static void add_expert_exchange(const shape *s, loom_pass_pair *pair)
+{
+    const loom_machine *machine = &s->job->machine;
+    const loom_degrees *g = s->degrees;
+    loom_group group = {g->ep, g->etp};
+    double copies = s->tokens / g->tp * s->model->moe.top_k * s->model->hidden;
+    double dispatch = loom_exchange_seconds(machine, group, copies * loom_soft(s->job, LOOM_SOFT_DISPATCH_BYTES));
+    double combine = loom_exchange_seconds(machine, group, copies * 2);
+    double exposed = (1 - loom_soft(s->job, LOOM_SOFT_EP_HIDDEN)) * s->job->imbalance;
+
+    if (g->etp > 1) { /* the token copies of a rank are gathered over its expert tensor group, and reduced after */
+        double gather = loom_gather_seconds(machine, (loom_group){g->etp, 1}, 2 * copies * g->etp);
+        pair->forward.part[LOOM_PART_EP] += 2 * gather;
+        pair->backward.part[LOOM_PART_EP] += 2 * gather;
+    }
+    pair->forward.part[LOOM_PART_EP] += exposed * (dispatch + combine);
+    pair->backward.part[LOOM_PART_EP] += exposed * (dispatch + combine);
+}
+
+static void add_experts(const shape *s, loom_pass_pair *pair)
+{
+    const loom_moe *moe = &s->model->moe;
+    const loom_degrees *g = s->degrees;
+    double rows_total = s->tokens / g->tp * moe->top_k * g->etp * s->job->imbalance; /* routed copies on this rank */
+    double groups = (double)moe->experts / g->ep;
+    double width = (double)moe->ffn / g->etp, h = s->model->hidden;
+
+    add_linear(s, pair, s->outer, h, (double)moe->experts, 16); /* router */
+    add_stream(s, pair, 12 * s->outer * moe->experts);
+    add_expert_exchange(s, pair);
+    add_stream(s, pair, 2 * 8 * rows_total * h); /* permute and back: scattered, at half the rate of a stream */
+    add_grouped(s, pair, groups, rows_total / groups, h, gates(s->model) * width, s->job->bits);
+    add_activation(s, pair, rows_total, width);
+    add_grouped(s, pair, groups, rows_total / groups, width, h, s->job->bits);
+    if (moe->shared > 0)
+        add_mlp_body(s, pair, (double)moe->shared * moe->shared_ffn / g->tp);
+}
+
+/* Host time of the launches, where it is more than the device has to do. */
+static void add_launch(const loom_job *job, loom_pass *pass, double kernels)
+{
+    double host = kernels * loom_dev(&job->machine, LOOM_DEV_HOST_KERNEL) * loom_soft(job, LOOM_SOFT_HOST_FACTOR);
+    double device = loom_pass_seconds(pass);
+
+    pass->part[LOOM_PART_POINTWISE] += kernels * loom_dev(&job->machine, LOOM_DEV_KERNEL_GAP);
+    if (host > device)
+        pass->part[LOOM_PART_LAUNCH] += host - device;
+}
+
+/* What selective recompute repeats, built from the same pieces. */
+static loom_pass repeated_pass(const shape *s, loom_layer_kind kind)
+{
+    loom_pass_pair pair = {0};
+    const loom_moe *moe = &s->model->moe;
+    int repeat = s->job->repeat;
+
+    if (repeat & LOOM_REPEAT_CORE)
+        add_core(s, &pair);
+    if (repeat & LOOM_REPEAT_NORM) {
+        add_norm(s, &pair);
+        add_norm(s, &pair);
+    }
+    if (repeat & LOOM_REPEAT_ACT) {
+        if (kind == LOOM_LAYER_DENSE)
+            add_activation(s, &pair, s->tokens, (double)s->model->ffn / s->degrees->tp);
+        else
+            add_activation(s, &pair, s->tokens / s->degrees->tp * moe->top_k * s->degrees->etp, (double)moe->ffn / s->degrees->etp);
+    }
+    if ((repeat & LOOM_REPEAT_MLP) && kind == LOOM_LAYER_DENSE)
+        add_mlp_body(s, &pair, (double)s->model->ffn / s->degrees->tp);
+    if ((repeat & LOOM_REPEAT_LATENT) && s->model->mla.kv_rank) {
+        double heads = (double)s->model->heads / s->degrees->tp;
+        add_linear(s, &pair, s->tokens, s->model->mla.kv_rank, heads * (s->model->mla.nope_dim + s->model->mla.value_dim), s->job->bits);
+        if (s->model->mla.q_rank)
+            add_linear(s, &pair, s->tokens, s->model->mla.q_rank, heads * qk_dim(s->model), s->job->bits);
+    }
+    return pair.forward;
+}
+
+loom_pass_pair loom_layer_cost(const loom_job *job, const loom_degrees *degrees, loom_layer_kind kind)
+{
+    shape s = shape_of(job, degrees);
+    loom_pass_pair pair = {0};
+    double kernels = loom_soft(job, LOOM_SOFT_KERNELS_DENSE) + (kind == LOOM_LAYER_EXPERTS ? loom_soft(job, LOOM_SOFT_KERNELS_MOE) : 0);
+    double backward_kernels = 2 * kernels;
+
+    add_norm(&s, &pair);
+    add_attention(&s, &pair);
+    add_norm(&s, &pair);
+    if (kind == LOOM_LAYER_DENSE) {
+        add_mlp_body(&s, &pair, (double)s.model->ffn / degrees->tp);
+        add_block_collectives(&s, &pair, 2 * s.tokens * s.model->hidden);
+    } else {
+        add_experts(&s, &pair);
+        if (s.model->moe.shared > 0 && degrees->tp > 1)
+            add_block_collectives(&s, &pair, 2 * s.tokens * s.model->hidden);
+    }
+    add_residual(&s, &pair);
+
+    if (degrees->recompute == LOOM_RECOMPUTE_FULL) {
+        loom_pass_add(&pair.backward, &pair.forward, 1);
+        backward_kernels += kernels;
+    } else if (degrees->recompute == LOOM_RECOMPUTE_SELECTIVE) {
+        loom_pass again = repeated_pass(&s, kind);
+        loom_pass_add(&pair.backward, &again, 1);
+    }
+    add_launch(job, &pair.forward, kernels);
+    add_launch(job, &pair.backward, backward_kernels);
+    return pair;
+}
+
+loom_pass_pair loom_embedding_cost(const loom_job *job, const loom_degrees *degrees)
+{
+    shape s = shape_of(job, degrees);
+    loom_pass_pair pair = {0};
+
+    add_stream(&s, &pair, 6 * s.tokens * s.model->hidden);
+    if (degrees->tp > 1) {
+        loom_group group = {degrees->tp, 1};
+        double bytes = 2 * s.tokens * s.model->hidden;
+        pair.forward.part[LOOM_PART_TP] += degrees->sequence_parallel ? loom_gather_seconds(&job->machine, group, bytes) : loom_reduce_seconds(&job->machine, group, bytes);
+        if (degrees->sequence_parallel)
+            pair.backward.part[LOOM_PART_TP] += loom_gather_seconds(&job->machine, group, bytes);
+    }
+    return pair;
+}
+
+loom_pass_pair loom_head_cost(const loom_job *job, const loom_degrees *degrees)
+{
+    shape s = shape_of(job, degrees);
+    loom_pass_pair pair = {0};
+    double columns = (double)s.model->vocab / degrees->tp;
+
+    add_norm(&s, &pair);
+    add_linear(&s, &pair, s.tokens, s.model->hidden, columns, 16);
+    double fused = loom_soft(job, LOOM_SOFT_ELEMENTWISE) < 1.5 ? 1 : 2;
+    pair.forward.part[LOOM_PART_POINTWISE] += loom_stream_seconds(&job->machine, fused * 8 * s.tokens * columns, 4);
+    pair.backward.part[LOOM_PART_POINTWISE] += loom_stream_seconds(&job->machine, fused * 6 * s.tokens * columns, 2);
+    if (degrees->tp > 1) {
+        loom_group group = {degrees->tp, 1};
+        double bytes = 2 * s.tokens * s.model->hidden;
+        double gather = loom_gather_seconds(&job->machine, group, bytes);
+        if (degrees->sequence_parallel)
+            pair.forward.part[LOOM_PART_TP] += gather;
+        pair.forward.part[LOOM_PART_TP] += 3 * loom_reduce_seconds(&job->machine, group, 4 * s.tokens);
+        pair.backward.part[LOOM_PART_TP] += degrees->sequence_parallel ? 1.5 * gather : loom_reduce_seconds(&job->machine, group, bytes);
+    }
+    return pair;
+}

@@ -1,0 +1,92 @@
+/* How long a pipeline takes from its first forward to its last backward: closed forms, without simulating. */
+#include "planner/cost.h"
+
+#include <math.h>
+
+static double sum(const double *at, int n)
+{
+    double s = 0;
+    for (int i = 0; i < n; i++)
+        s += at[i];
+    return s;
+}
+
+static double most(const double *at, int n)
+{
+    double m = at[0];
+    for (int i = 1; i < n; i++)
+        m = fmax(m, at[i]);
+    return m;
+}
+
+/* Every stage waits for those before it to fill, is busy m times, and then for those after it to drain, except as far as its own
+ * surplus of work hides them: in the steady state a heavy stage i finds its next input k = min(p-i-1, m-1) slots early. With v chunks a stage
+ * fill and drain are v times shorter. */
+static double one_f_one_b(const loom_pipe *pipe)
+{
+    int p = pipe->stages, v = pipe->chunks;
+    double m = (double)pipe->micro_batches, before = 0, after = 0, worst = 0;
+
+    for (int i = 0; i < p; i++)
+        after += pipe->forward[i] + pipe->backward[i];
+    for (int i = 0; i < p; i++) {
+        double own = pipe->forward[i] + pipe->backward[i];
+        double k = fmin(p - i - 1, m - 1);
+        after -= own;
+        double drain = fmin(after, fmax(0, after - k * pipe->forward[i]) + fmax(0, after - k * pipe->backward[i]));
+        worst = fmax(worst, before / v + m * own + drain / v);
+        before += own;
+    }
+    return worst + 2 * m * v * pipe->hop + 2 * (p - 1) * pipe->hop;
+}
+
+static double gpipe(const loom_pipe *pipe)
+{
+    int p = pipe->stages;
+    double m = (double)pipe->micro_batches;
+
+    return (m - 1) * (most(pipe->forward, p) + most(pipe->backward, p)) + sum(pipe->forward, p) + sum(pipe->backward, p) + 2 * (m + p - 1) * pipe->hop;
+}
+
+/* Zero-bubble family: the busiest stage plus a bubble of mean passes. `weights` W fill it. */
+static double zero_bubble(const loom_pipe *pipe, double weights, double share)
+{
+    int p = pipe->stages;
+    double busiest = 0, f = sum(pipe->forward, p) / p, b = sum(pipe->backward, p) / p, w = sum(pipe->weight, p) / p;
+
+    for (int i = 0; i < p; i++)
+        busiest = fmax(busiest, pipe->forward[i] + pipe->backward[i]);
+    double bubble = share * (p - 1) * fmax(0, f + b - w - weights * w);
+    return pipe->micro_batches * busiest + bubble + 2 * (pipe->micro_batches * pipe->chunks + p - 1) * pipe->hop;
+}
+
+static double dual_pipe(const loom_pipe *pipe)
+{
+    int p = pipe->stages;
+    double f = sum(pipe->forward, p) / p, b = sum(pipe->backward, p) / p, w = sum(pipe->weight, p) / p;
+    double bubble = fmax(0, (p / 2.0 - 1) * (f + b + b - 3 * w));
+
+    return pipe->micro_batches * (most(pipe->forward, p) + most(pipe->backward, p)) + bubble + 2 * (pipe->micro_batches + p - 1) * pipe->hop;
+}
+
+double loom_pipe_seconds(const loom_pipe *pipe)
+{
+    if (pipe->stages == 1)
+        return pipe->micro_batches * (pipe->forward[0] + pipe->backward[0]);
+    switch (pipe->kind) {
+    case LOOM_PIPE_GPIPE:
+        return gpipe(pipe);
+    case LOOM_PIPE_1F1B:
+    case LOOM_PIPE_INTERLEAVED:
+        return one_f_one_b(pipe);
+    case LOOM_PIPE_ZB_H1:
+        return zero_bubble(pipe, 1, 1);
+    case LOOM_PIPE_ZB_H2:
+        return zero_bubble(pipe, 2, 1);
+    case LOOM_PIPE_ZB_V:
+        return zero_bubble(pipe, 2, 0.5);
+    case LOOM_PIPE_DUAL:
+        return dual_pipe(pipe);
+    }
+    return one_f_one_b(pipe);
+}
