@@ -38,8 +38,10 @@ typedef struct loom_constant {
     X(GROUPED_SHARE, "", "share of the GEMM law that grouped (expert) GEMMs reach")                                    \
     X(SHARE_8, "", "share of the 8-bit peak that a large GEMM reaches, quantisation passes not counted")               \
     X(SHARE_4, "", "share of the 4-bit peak, likewise")                                                                \
-    X(ATTENTION_FORWARD, "", "share of the 16-bit peak of fused attention forward, causal flop")                       \
+    X(ATTENTION_FORWARD, "", "share of the 16-bit peak of the best fused attention, forward, causal flop")             \
     X(ATTENTION_BACKWARD, "", "the same, backward")                                                                    \
+    X(FLASH2_FORWARD, "", "the same of the portable kernel (flash attention 2), forward")                              \
+    X(FLASH2_BACKWARD, "", "the same, backward")                                                                       \
     X(ATTENTION_TAIL, "s", "last tile of a fused attention call at 4096 tokens")                                       \
     X(KERNEL_GAP, "s", "device time lost between two kernels")                                                         \
     X(HOST_KERNEL, "s", "host time of one kernel launch in a plain eager framework")                                   \
@@ -71,7 +73,7 @@ typedef enum loom_device_constant {
 
 /* One line a constant: name, meaning. */
 #define LOOM_SOFTWARE_CONSTANTS(X)                                                                 \
-    X(FLASH, "1: attention is fused and never writes its scores; 0: it does")                      \
+    X(FLASH, "attention: 0 writes its scores; 1 portable fused kernel; 2 the device's best")       \
     X(ELEMENTWISE, "memory traffic of norms, residuals, activations, over that of fused kernels")  \
     X(KERNELS_DENSE, "kernels of a dense layer, forward")                                          \
     X(KERNELS_MOE, "kernels that experts add to a layer, forward")                                 \
@@ -81,7 +83,11 @@ typedef enum loom_device_constant {
     X(P2P_EXPOSED, "share of a pipeline hop that the stage waits for")                             \
     X(DP_WINDOW, "share of the last backward that hides gradient reduction; 0: no overlap")        \
     X(GATHER_WINDOW, "share of the first forward that hides parameter gathers; 0: no overlap")     \
-    X(SHARDED_HIDDEN, "share of a layer's compute under which fully sharded weights travel")       \
+    X(SHARDED_HIDDEN, "share of a layer's compute under which fully sharded weights can travel")   \
+    X(SHARDED_EXPOSED, "share of that traffic which sticks out even so: gathers start late")       \
+    X(SHARDED_RATE, "share of the collective bandwidth that gathers of sharded weights reach")     \
+    X(KERNELS_TP, "kernels that tensor parallelism adds to a layer, forward")                      \
+    X(EXCHANGE_ONCE, "1: a token goes to a domain once, however many of its experts are there")    \
     X(GRADIENT_BYTES, "bytes of a gradient on the wire")                                           \
     X(JITTER, "share of the step lost to ranks that wait for one another, per doubling of ranks")  \
     X(FIXED, "seconds of a step that depend on nothing")                                           \

@@ -87,7 +87,8 @@ typedef enum loom_traffic { LOOM_TRAFFIC_GATHER, LOOM_TRAFFIC_REDUCE, LOOM_TRAFF
 /* `bytes`: the full buffer (gathered result, input of a reduce-scatter, what is reduced, one rank's send buffer of an exchange). */
 double loom_gather_seconds(const loom_machine *machine, loom_group group, double bytes); /* all-gather or reduce-scatter */
 double loom_reduce_seconds(const loom_machine *machine, loom_group group, double bytes); /* all-reduce */
-double loom_exchange_seconds(const loom_machine *machine, loom_group group, double bytes);
+/* once: copies that each piece of the buffer has in it, when only one of them crosses to each further domain; else 0. */
+double loom_exchange_seconds(const loom_machine *machine, loom_group group, double bytes, double once);
 double loom_hop_seconds(const loom_machine *machine, int stride, double bytes); /* point to point, to the rank `stride` away */
 bool loom_group_inside(const loom_machine *machine, loom_group group);          /* of one scale-up domain */
 

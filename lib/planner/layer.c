@@ -123,11 +123,14 @@ static void add_fused_core(const shape *s, loom_pass_pair *pair)
     const loom_machine *machine = &s->job->machine;
     double keys = mean_keys(s), heads = (double)s->model->heads / s->degrees->tp;
     double flop = s->tokens * keys * heads * (qk_dim(s->model) + value_dim(s->model)); /* causal */
+    bool portable = loom_soft(s->job, LOOM_SOFT_FLASH) < 2;
     double rate = loom_dev(machine, LOOM_DEV_PEAK_16) * loom_dev(machine, LOOM_DEV_SUSTAINED);
+    double forward = rate * loom_dev(machine, portable ? LOOM_DEV_FLASH2_FORWARD : LOOM_DEV_ATTENTION_FORWARD);
+    double backward = rate * loom_dev(machine, portable ? LOOM_DEV_FLASH2_BACKWARD : LOOM_DEV_ATTENTION_BACKWARD);
     double tail = loom_dev(machine, LOOM_DEV_ATTENTION_TAIL) * keys / 4096 / s->degrees->cp;
 
-    pair->forward.part[LOOM_PART_ATTENTION] += flop / (rate * loom_dev(machine, LOOM_DEV_ATTENTION_FORWARD)) + tail;
-    pair->backward.part[LOOM_PART_ATTENTION] += 2.5 * flop / (rate * loom_dev(machine, LOOM_DEV_ATTENTION_BACKWARD)) + 2 * tail;
+    pair->forward.part[LOOM_PART_ATTENTION] += flop / forward + tail;
+    pair->backward.part[LOOM_PART_ATTENTION] += 2.5 * flop / backward + 2 * tail;
 }
 
 /* Scores are written: two batched GEMMs over the full square, and softmax, mask and dropout over the scores. */
@@ -170,7 +173,7 @@ static void add_context_exchange(const shape *s, loom_pass_pair *pair)
         pair->forward.part[LOOM_PART_CP] += loom_gather_seconds(machine, group, kv * g->cp);
         pair->backward.part[LOOM_PART_CP] += 2 * loom_gather_seconds(machine, group, kv * g->cp);
     } else if (g->cp_kind == LOOM_CP_ULYSSES || g->cp_kind == LOOM_CP_HYBRID) {
-        double seconds = loom_exchange_seconds(machine, group, kv + q);
+        double seconds = loom_exchange_seconds(machine, group, kv + q, 0);
         pair->forward.part[LOOM_PART_CP] += seconds;
         pair->backward.part[LOOM_PART_CP] += seconds;
     } else { /* a hop of the ring is hidden under the attention of the block before it */
@@ -253,8 +256,9 @@ static void add_expert_exchange(const shape *s, loom_pass_pair *pair)
     const loom_degrees *g = s->degrees;
     loom_group group = {g->ep, g->etp};
     double copies = s->tokens / g->tp * s->model->moe.top_k * s->model->hidden;
-    double dispatch = loom_exchange_seconds(machine, group, copies * loom_soft(s->job, LOOM_SOFT_DISPATCH_BYTES));
-    double combine = loom_exchange_seconds(machine, group, copies * 2);
+    double once = loom_soft(s->job, LOOM_SOFT_EXCHANGE_ONCE) > 0 ? (double)s->model->moe.top_k : 0;
+    double dispatch = loom_exchange_seconds(machine, group, copies * loom_soft(s->job, LOOM_SOFT_DISPATCH_BYTES), once);
+    double combine = loom_exchange_seconds(machine, group, copies * 2, once);
     double exposed = (1 - loom_soft(s->job, LOOM_SOFT_EP_HIDDEN)) * s->job->imbalance;
 
     if (g->etp > 1) { /* the token copies of a rank are gathered over its expert tensor group, and reduced after */
@@ -330,7 +334,7 @@ loom_pass_pair loom_layer_cost(const loom_job *job, const loom_degrees *degrees,
 {
     shape s = shape_of(job, degrees);
     loom_pass_pair pair = {0};
-    double kernels = loom_soft(job, LOOM_SOFT_KERNELS_DENSE) + (kind == LOOM_LAYER_EXPERTS ? loom_soft(job, LOOM_SOFT_KERNELS_MOE) : 0);
+    double kernels = loom_soft(job, LOOM_SOFT_KERNELS_DENSE) + (kind == LOOM_LAYER_EXPERTS ? loom_soft(job, LOOM_SOFT_KERNELS_MOE) : 0) + (degrees->tp > 1 ? loom_soft(job, LOOM_SOFT_KERNELS_TP) : 0);
     double backward_kernels = 2 * kernels;
 
     add_norm(&s, &pair);

@@ -81,14 +81,23 @@ double loom_reduce_seconds(const loom_machine *machine, loom_group group, double
     return 2 * bytes * (group.n - 1) / group.n / ring_rate(machine, LOOM_DEV_LINK_REDUCE_2, group) + ring_latency(machine, group);
 }
 
+/* Of `copies` that choose among `domains` at random, the share that is the first to choose its domain. */
+static double first_copies(double copies, double domains)
+{
+    return domains * (1 - pow(1 - 1 / domains, copies)) / copies;
+}
+
 /* The share that stays in the domain and the share that leaves travel at the same time over different wires. */
-double loom_exchange_seconds(const loom_machine *machine, loom_group group, double bytes)
+double loom_exchange_seconds(const loom_machine *machine, loom_group group, double bytes, double once)
 {
     if (group.n < 2 || bytes <= 0)
         return 0;
     lie at = group_lie(machine, group);
-    double inside = at.inside > 1 ? bytes * (at.inside - 1) / group.n / link_rate(machine, LOOM_DEV_LINK_EXCHANGE_2, at.inside) : 0;
-    double outside = at.domains > 1 ? bytes * (group.n - at.inside) / group.n / net_rate(machine, at.domains) : 0;
+    double leaving = bytes * (group.n - at.inside) / group.n;
+    if (once > 1)
+        leaving *= first_copies(once, at.domains);
+    double inside = at.inside > 1 ? bytes * (at.inside - 1) / at.inside / link_rate(machine, LOOM_DEV_LINK_EXCHANGE_2, at.inside) : 0;
+    double outside = at.domains > 1 ? leaving / net_rate(machine, at.domains) : 0;
     return (inside > outside ? inside : outside) + ring_latency(machine, group);
 }
 

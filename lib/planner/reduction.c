@@ -67,9 +67,11 @@ static loom_reduction fully_sharded(const loom_job *job, const loom_degrees *g, 
 {
     nest dense = nest_of(dense_group(g), g->shard_group), experts = nest_of(expert_group(g), 0);
     double hide = loom_soft(job, LOOM_SOFT_SHARDED_HIDDEN), bytes = loom_soft(job, LOOM_SOFT_GRADIENT_BYTES);
-    double gather = layers * (loom_gather_seconds(&job->machine, dense.inner, 2 * w->dense / layers) + loom_gather_seconds(&job->machine, experts.inner, 2 * w->experts / layers));
-    double scatter = layers * (loom_gather_seconds(&job->machine, dense.inner, bytes * w->dense / layers) + loom_gather_seconds(&job->machine, experts.inner, bytes * w->experts / layers));
-    loom_reduction once = both(under(job, gather, hide * forward, layers), under(job, gather + scatter, hide * backward, layers));
+    double slow = 1 / loom_soft(job, LOOM_SOFT_SHARDED_RATE), late = loom_soft(job, LOOM_SOFT_SHARDED_EXPOSED);
+    double gather = slow * layers * (loom_gather_seconds(&job->machine, dense.inner, 2 * w->dense / layers) + loom_gather_seconds(&job->machine, experts.inner, 2 * w->experts / layers));
+    double scatter = slow * layers * (loom_gather_seconds(&job->machine, dense.inner, bytes * w->dense / layers) + loom_gather_seconds(&job->machine, experts.inner, bytes * w->experts / layers));
+    double buckets = late > 0 ? 1 / late : layers;
+    loom_reduction once = both(under(job, gather, hide * forward, buckets), under(job, gather + scatter, hide * backward, buckets));
     double replicas = loom_reduce_seconds(&job->machine, dense.outer, bytes * w->dense / dense.inner.n);
 
     once.exposed *= m;
