@@ -92,7 +92,15 @@ typedef enum loom_device_constant {
     X(JITTER, "share of the step lost to ranks that wait for one another, per doubling of ranks")  \
     X(FIXED, "seconds of a step that depend on nothing")                                           \
     X(OPTIMIZER_BYTES, "bytes that the optimizer moves for a parameter it owns")                   \
-    X(DISPATCH_BYTES, "bytes of an element on the way to the experts")
+    X(DISPATCH_BYTES, "bytes of an element on the way to the experts")                             \
+    X(WEIGHT_STORE, "bytes of a weight in memory, copies for gathers not counted")                 \
+    X(GRADIENT_STORE, "bytes of a gradient in memory")                                             \
+    X(OPTIMIZER_STORE, "bytes of optimizer state of a parameter: master weight and moments")       \
+    X(LOGIT_BYTES, "bytes of a logit at the peak of the loss")                                     \
+    X(WEIGHT_SCRATCH, "weight-shaped 16-bit buffers that stay, over the GEMM weights of a layer")  \
+    X(DROPOUT, "1: dropout masks are kept")                                                        \
+    X(FRAGMENTS, "share of the allocated memory lost between blocks")                              \
+    X(CONTEXT_BYTES, "memory outside the framework: driver context, communicators, workspaces")
 
 typedef enum loom_software_constant {
 #define X(name, text) LOOM_SOFT_##name,

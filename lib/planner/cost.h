@@ -2,7 +2,7 @@
 #ifndef LOOM_PLANNER_COST_H
 #define LOOM_PLANNER_COST_H
 
-#include <rankloom/layout.h>
+#include <rankloom/planner.h>
 
 #include "planner/constants.h"
 
@@ -93,25 +93,9 @@ double loom_hop_seconds(const loom_machine *machine, int stride, double bytes); 
 bool loom_group_inside(const loom_machine *machine, loom_group group);          /* of one scale-up domain */
 
 /* --- layers (layer.c) ------------------------------------------------------------------------------------------------------------ */
-typedef enum loom_part {
-    LOOM_PART_GEMM,
-    LOOM_PART_ATTENTION,
-    LOOM_PART_POINTWISE,
-    LOOM_PART_LAUNCH, /* waiting for the host */
-    LOOM_PART_TP,     /* exposed communication, by axis */
-    LOOM_PART_CP,
-    LOOM_PART_EP,
-    LOOM_PART_DP,
-    LOOM_PART_PP,
-    LOOM_PART_BUBBLE,
-    LOOM_PART_OPTIMIZER,
-    LOOM_PART_OTHER, /* jitter, fixed costs */
-    LOOM_PARTS,
-} loom_part;
-
 /* One pass of one micro-batch through something. */
 typedef struct loom_pass {
-    double part[LOOM_PARTS];
+    double part[LOOM_TIME_PARTS];
     double weight; /* of the sum: weight gradients, which may wait */
 } loom_pass;
 
@@ -155,10 +139,24 @@ typedef struct loom_reduction {
 loom_reduction loom_reduction_cost(const loom_job *job, const loom_degrees *degrees, const loom_weights *weights, double layers, double forward, double backward, int64_t micro_batches);
 double loom_optimizer_seconds(const loom_job *job, const loom_degrees *degrees, const loom_weights *weights);
 
+/* --- memory of a rank (memory.c) ------------------------------------------------------------------------------------------------------------ */
+typedef struct loom_memory {
+    double part[LOOM_MEMORY_PARTS];
+    double allocated, total;
+    double parameters;
+    int layers;
+    double in_flight; /* micro-batches whose activations the stage holds, a chunk counts 1/vpp */
+} loom_memory;
+loom_memory loom_stage_memory_of(const loom_job *job, const loom_degrees *degrees, const int *chunk_layers, int stage);
+/* Micro-batches in flight at a stage in whole-stage units. */
+double loom_in_flight(const loom_degrees *degrees, int stage, int64_t micro_batches);
+int loom_degrees_stage_of_chunk(const loom_degrees *degrees, int chunk);
+loom_layer_kind loom_layer_kind_of(const loom_model *model, int64_t layer);
+
 /* --- the step (step.c) ---------------------------------------------------------------------------------------------------------------------- */
 typedef struct loom_step_cost {
     double seconds;
-    double part[LOOM_PARTS]; /* sum to `seconds` */
+    double part[LOOM_TIME_PARTS]; /* sum to `seconds` */
     int busiest;             /* stage */
     int64_t micro_batches;
     double hidden_dp;

@@ -23,14 +23,14 @@ static shape shape_of(const loom_job *job, const loom_degrees *degrees)
 double loom_pass_seconds(const loom_pass *pass)
 {
     double sum = 0;
-    for (int i = 0; i < LOOM_PARTS; i++)
+    for (int i = 0; i < LOOM_TIME_PARTS; i++)
         sum += pass->part[i];
     return sum;
 }
 
 void loom_pass_add(loom_pass *sum, const loom_pass *pass, double times)
 {
-    for (int i = 0; i < LOOM_PARTS; i++)
+    for (int i = 0; i < LOOM_TIME_PARTS; i++)
         sum->part[i] += times * pass->part[i];
     sum->weight += times * pass->weight;
 }
@@ -41,8 +41,8 @@ static void add_linear(const shape *s, loom_pass_pair *pair, double tokens, doub
     const loom_machine *machine = &s->job->machine;
     double weight = loom_gemm_seconds(machine, in, out, tokens, bits, LOOM_GEMM_WEIGHT);
 
-    pair->forward.part[LOOM_PART_GEMM] += loom_gemm_seconds(machine, tokens, out, in, bits, LOOM_GEMM_FORWARD);
-    pair->backward.part[LOOM_PART_GEMM] += loom_gemm_seconds(machine, tokens, in, out, bits, LOOM_GEMM_INPUT) + weight;
+    pair->forward.part[LOOM_TIME_GEMM] += loom_gemm_seconds(machine, tokens, out, in, bits, LOOM_GEMM_FORWARD);
+    pair->backward.part[LOOM_TIME_GEMM] += loom_gemm_seconds(machine, tokens, in, out, bits, LOOM_GEMM_INPUT) + weight;
     pair->backward.weight += weight;
 }
 
@@ -52,8 +52,8 @@ static void add_grouped(const shape *s, loom_pass_pair *pair, double groups, dou
     const loom_machine *machine = &s->job->machine;
     double weight = loom_grouped_seconds(machine, groups, in, out, rows, bits, LOOM_GEMM_WEIGHT);
 
-    pair->forward.part[LOOM_PART_GEMM] += loom_grouped_seconds(machine, groups, rows, out, in, bits, LOOM_GEMM_FORWARD);
-    pair->backward.part[LOOM_PART_GEMM] += loom_grouped_seconds(machine, groups, rows, in, out, bits, LOOM_GEMM_INPUT) + weight;
+    pair->forward.part[LOOM_TIME_GEMM] += loom_grouped_seconds(machine, groups, rows, out, in, bits, LOOM_GEMM_FORWARD);
+    pair->backward.part[LOOM_TIME_GEMM] += loom_grouped_seconds(machine, groups, rows, in, out, bits, LOOM_GEMM_INPUT) + weight;
     pair->backward.weight += weight;
 }
 
@@ -62,8 +62,8 @@ static void add_stream(const shape *s, loom_pass_pair *pair, double bytes)
 {
     double seconds = loom_stream_seconds(&s->job->machine, bytes * loom_soft(s->job, LOOM_SOFT_ELEMENTWISE), 0);
 
-    pair->forward.part[LOOM_PART_POINTWISE] += seconds;
-    pair->backward.part[LOOM_PART_POINTWISE] += 1.6 * seconds;
+    pair->forward.part[LOOM_TIME_POINTWISE] += seconds;
+    pair->backward.part[LOOM_TIME_POINTWISE] += 1.6 * seconds;
 }
 
 /* --- attention ------------------------------------------------------------------------------------------------------------- */
@@ -129,8 +129,8 @@ static void add_fused_core(const shape *s, loom_pass_pair *pair)
     double backward = rate * loom_dev(machine, portable ? LOOM_DEV_FLASH2_BACKWARD : LOOM_DEV_ATTENTION_BACKWARD);
     double tail = loom_dev(machine, LOOM_DEV_ATTENTION_TAIL) * keys / 4096 / s->degrees->cp;
 
-    pair->forward.part[LOOM_PART_ATTENTION] += flop / forward + tail;
-    pair->backward.part[LOOM_PART_ATTENTION] += 2.5 * flop / backward + 2 * tail;
+    pair->forward.part[LOOM_TIME_ATTENTION] += flop / forward + tail;
+    pair->backward.part[LOOM_TIME_ATTENTION] += 2.5 * flop / backward + 2 * tail;
 }
 
 /* Scores are written: two batched GEMMs over the full square, and softmax, mask and dropout over the scores. */
@@ -144,8 +144,8 @@ static void add_unfused_core(const shape *s, loom_pass_pair *pair)
     double qk = batch * (loom_gemm_seconds(machine, rows, keys, d, 16, LOOM_GEMM_FORWARD) - start) + start;
     double pv = batch * (loom_gemm_seconds(machine, rows, d, keys, 16, LOOM_GEMM_FORWARD) - start) + start;
 
-    pair->forward.part[LOOM_PART_ATTENTION] += qk + pv + loom_stream_seconds(machine, 11 * scores, 3);
-    pair->backward.part[LOOM_PART_ATTENTION] += 2 * (qk + pv) + loom_stream_seconds(machine, 13 * scores, 3);
+    pair->forward.part[LOOM_TIME_ATTENTION] += qk + pv + loom_stream_seconds(machine, 11 * scores, 3);
+    pair->backward.part[LOOM_TIME_ATTENTION] += 2 * (qk + pv) + loom_stream_seconds(machine, 13 * scores, 3);
 }
 
 static void add_core(const shape *s, loom_pass_pair *pair)
@@ -170,17 +170,17 @@ static void add_context_exchange(const shape *s, loom_pass_pair *pair)
     if (g->cp == 1)
         return;
     if (g->cp_kind == LOOM_CP_ALLGATHER) {
-        pair->forward.part[LOOM_PART_CP] += loom_gather_seconds(machine, group, kv * g->cp);
-        pair->backward.part[LOOM_PART_CP] += 2 * loom_gather_seconds(machine, group, kv * g->cp);
+        pair->forward.part[LOOM_TIME_CP] += loom_gather_seconds(machine, group, kv * g->cp);
+        pair->backward.part[LOOM_TIME_CP] += 2 * loom_gather_seconds(machine, group, kv * g->cp);
     } else if (g->cp_kind == LOOM_CP_ULYSSES || g->cp_kind == LOOM_CP_HYBRID) {
         double seconds = loom_exchange_seconds(machine, group, kv + q, 0);
-        pair->forward.part[LOOM_PART_CP] += seconds;
-        pair->backward.part[LOOM_PART_CP] += seconds;
+        pair->forward.part[LOOM_TIME_CP] += seconds;
+        pair->backward.part[LOOM_TIME_CP] += seconds;
     } else { /* a hop of the ring is hidden under the attention of the block before it */
         double hops = (g->cp - 1) * loom_hop_seconds(machine, g->tp * (g->tp * g->cp > machine->domain ? machine->domain : 1), kv);
         double hide = (double)(g->cp - 1) / g->cp;
-        pair->forward.part[LOOM_PART_CP] += fmax(0, hops - hide * pair->forward.part[LOOM_PART_ATTENTION]);
-        pair->backward.part[LOOM_PART_CP] += fmax(0, 2 * hops - hide * pair->backward.part[LOOM_PART_ATTENTION]);
+        pair->forward.part[LOOM_TIME_CP] += fmax(0, hops - hide * pair->forward.part[LOOM_TIME_ATTENTION]);
+        pair->backward.part[LOOM_TIME_CP] += fmax(0, 2 * hops - hide * pair->backward.part[LOOM_TIME_ATTENTION]);
     }
 }
 
@@ -196,12 +196,12 @@ static void add_block_collectives(const shape *s, loom_pass_pair *pair, double b
 
     if (s->degrees->sequence_parallel) {
         double one = loom_gather_seconds(machine, group, bytes);
-        pair->forward.part[LOOM_PART_TP] += 2 * one * exposed;
-        pair->backward.part[LOOM_PART_TP] += 2.5 * one * exposed;
+        pair->forward.part[LOOM_TIME_TP] += 2 * one * exposed;
+        pair->backward.part[LOOM_TIME_TP] += 2.5 * one * exposed;
     } else {
         double one = loom_reduce_seconds(machine, group, bytes);
-        pair->forward.part[LOOM_PART_TP] += one; /* nothing to chunk it with */
-        pair->backward.part[LOOM_PART_TP] += one * exposed; /* beside the weight gradient */
+        pair->forward.part[LOOM_TIME_TP] += one; /* nothing to chunk it with */
+        pair->backward.part[LOOM_TIME_TP] += one * exposed; /* beside the weight gradient */
     }
 }
 
@@ -263,11 +263,11 @@ static void add_expert_exchange(const shape *s, loom_pass_pair *pair)
 
     if (g->etp > 1) { /* the token copies of a rank are gathered over its expert tensor group, and reduced after */
         double gather = loom_gather_seconds(machine, (loom_group){g->etp, 1}, 2 * copies * g->etp);
-        pair->forward.part[LOOM_PART_EP] += 2 * gather;
-        pair->backward.part[LOOM_PART_EP] += 2 * gather;
+        pair->forward.part[LOOM_TIME_EP] += 2 * gather;
+        pair->backward.part[LOOM_TIME_EP] += 2 * gather;
     }
-    pair->forward.part[LOOM_PART_EP] += exposed * (dispatch + combine);
-    pair->backward.part[LOOM_PART_EP] += exposed * (dispatch + combine);
+    pair->forward.part[LOOM_TIME_EP] += exposed * (dispatch + combine);
+    pair->backward.part[LOOM_TIME_EP] += exposed * (dispatch + combine);
 }
 
 static void add_experts(const shape *s, loom_pass_pair *pair)
@@ -295,9 +295,9 @@ static void add_launch(const loom_job *job, loom_pass *pass, double kernels)
     double host = kernels * loom_dev(&job->machine, LOOM_DEV_HOST_KERNEL) * loom_soft(job, LOOM_SOFT_HOST_FACTOR);
     double device = loom_pass_seconds(pass);
 
-    pass->part[LOOM_PART_POINTWISE] += kernels * loom_dev(&job->machine, LOOM_DEV_KERNEL_GAP);
+    pass->part[LOOM_TIME_POINTWISE] += kernels * loom_dev(&job->machine, LOOM_DEV_KERNEL_GAP);
     if (host > device)
-        pass->part[LOOM_PART_LAUNCH] += host - device;
+        pass->part[LOOM_TIME_LAUNCH] += host - device;
 }
 
 /* What selective recompute repeats, built from the same pieces. */
@@ -371,9 +371,9 @@ loom_pass_pair loom_embedding_cost(const loom_job *job, const loom_degrees *degr
     if (degrees->tp > 1) {
         loom_group group = {degrees->tp, 1};
         double bytes = 2 * s.tokens * s.model->hidden;
-        pair.forward.part[LOOM_PART_TP] += degrees->sequence_parallel ? loom_gather_seconds(&job->machine, group, bytes) : loom_reduce_seconds(&job->machine, group, bytes);
+        pair.forward.part[LOOM_TIME_TP] += degrees->sequence_parallel ? loom_gather_seconds(&job->machine, group, bytes) : loom_reduce_seconds(&job->machine, group, bytes);
         if (degrees->sequence_parallel)
-            pair.backward.part[LOOM_PART_TP] += loom_gather_seconds(&job->machine, group, bytes);
+            pair.backward.part[LOOM_TIME_TP] += loom_gather_seconds(&job->machine, group, bytes);
     }
     return pair;
 }
@@ -387,16 +387,16 @@ loom_pass_pair loom_head_cost(const loom_job *job, const loom_degrees *degrees)
     add_norm(&s, &pair);
     add_linear(&s, &pair, s.tokens, s.model->hidden, columns, 16);
     double fused = loom_soft(job, LOOM_SOFT_ELEMENTWISE) < 1.5 ? 1 : 2;
-    pair.forward.part[LOOM_PART_POINTWISE] += loom_stream_seconds(&job->machine, fused * 8 * s.tokens * columns, 4);
-    pair.backward.part[LOOM_PART_POINTWISE] += loom_stream_seconds(&job->machine, fused * 6 * s.tokens * columns, 2);
+    pair.forward.part[LOOM_TIME_POINTWISE] += loom_stream_seconds(&job->machine, fused * 8 * s.tokens * columns, 4);
+    pair.backward.part[LOOM_TIME_POINTWISE] += loom_stream_seconds(&job->machine, fused * 6 * s.tokens * columns, 2);
     if (degrees->tp > 1) {
         loom_group group = {degrees->tp, 1};
         double bytes = 2 * s.tokens * s.model->hidden;
         double gather = loom_gather_seconds(&job->machine, group, bytes);
         if (degrees->sequence_parallel)
-            pair.forward.part[LOOM_PART_TP] += gather;
-        pair.forward.part[LOOM_PART_TP] += 3 * loom_reduce_seconds(&job->machine, group, 4 * s.tokens);
-        pair.backward.part[LOOM_PART_TP] += degrees->sequence_parallel ? 1.5 * gather : loom_reduce_seconds(&job->machine, group, bytes);
+            pair.forward.part[LOOM_TIME_TP] += gather;
+        pair.forward.part[LOOM_TIME_TP] += 3 * loom_reduce_seconds(&job->machine, group, 4 * s.tokens);
+        pair.backward.part[LOOM_TIME_TP] += degrees->sequence_parallel ? 1.5 * gather : loom_reduce_seconds(&job->machine, group, bytes);
     }
     return pair;
 }

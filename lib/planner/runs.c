@@ -230,19 +230,14 @@ static void read_software(const reading *r, loom_job *job)
     job->repeat = repeat_of(text(r, "recompute"));
 }
 
-static bool owns(const char *owner, const char *const *names)
-{
-    return strcasecmp(owner, "all") == 0 || (names && strcasecmp(owner, names[0]) == 0);
-}
-
 static void apply(const reading *r, loom_job *job, const loom_override *o)
 {
     const loom_device_kind *kind = loom_device_kind_find(text(r, "gpu"));
     const loom_framework *framework = framework_of(r);
 
-    if (o->device >= 0 && owns(o->owner, kind ? kind->names : NULL) && job->machine.dev[o->device].basis != LOOM_BASIS_GIVEN)
+    if (o->device >= 0 && loom_override_owns(o, kind ? kind->names : NULL) && job->machine.dev[o->device].basis != LOOM_BASIS_GIVEN)
         job->machine.dev[o->device] = (loom_constant){o->value, LOOM_BASIS_GIVEN, "--set"};
-    if (o->software >= 0 && owns(o->owner, framework ? framework->names : NULL))
+    if (o->software >= 0 && loom_override_owns(o, framework ? framework->names : NULL))
         job->soft[o->software] = (loom_constant){o->value, LOOM_BASIS_GIVEN, "--set"};
 }
 
@@ -319,6 +314,7 @@ void loom_run_read(const loom_csv *csv, int row, const loom_override *overrides,
     run->gpus = whole(&r, "gpus", 1);
     run->measured_s = number(&r, "step_time_s", NAN);
     run->measured_gib = number(&r, "mem_gib", NAN);
+    run->measures_allocated = strstr(text(&r, "mem_kind"), "allocated") != NULL;
     run->failed = strncmp(text(&r, "outcome"), "failed", 6) == 0;
     read_model(&r, &run->job);
     read_machine(&r, &run->job.machine);

@@ -4,13 +4,7 @@
 
 #include "planner/cost.h"
 #include "planner/csv.h"
-
-/* "kind.constant" or "framework.constant" set by the caller over the tables. */
-typedef struct loom_override {
-    char owner[32]; /* "h100", "nemo", or "all" */
-    int device, software; /* index of the constant, -1: not one of those */
-    double value;
-} loom_override;
+#include "planner/overrides.h"
 
 typedef struct loom_run {
     const char *id, *source, *gpu, *framework, *model_name;
@@ -20,6 +14,7 @@ typedef struct loom_run {
     int gpus;
     double measured_s, measured_gib;
     bool vpp_open, micro_batch_open; /* not told: the best one is assumed */
+    bool measures_allocated;         /* the memory figure is what the framework allocated, not what the device lost */
     bool failed;                     /* the run did not finish */
     char skipped[96];                /* why it cannot be predicted; "": it can */
 } loom_run;

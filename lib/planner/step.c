@@ -11,17 +11,22 @@ typedef struct stage {
     int layers;
 } stage;
 
-static int stage_of_chunk(const loom_degrees *g, int chunk)
+int loom_degrees_stage_of_chunk(const loom_degrees *g, int chunk)
 {
     int row = chunk / g->pp, column = chunk % g->pp;
     bool folded = g->pipeline == LOOM_PIPE_ZB_V || g->pipeline == LOOM_PIPE_DUAL;
     return folded && row % 2 ? g->pp - 1 - column : column;
 }
 
+loom_layer_kind loom_layer_kind_of(const loom_model *model, int64_t layer)
+{
+    return loom_model_layer_has_experts(model, layer) ? LOOM_LAYER_EXPERTS : LOOM_LAYER_DENSE;
+}
+
 static void add_layers(stage *at, const loom_job *job, const loom_pass_pair *costs, const loom_weights *weights, int first, int count)
 {
     for (int layer = first; layer < first + count; layer++) {
-        loom_layer_kind kind = loom_model_layer_has_experts(&job->model, layer) ? LOOM_LAYER_EXPERTS : LOOM_LAYER_DENSE;
+        loom_layer_kind kind = loom_layer_kind_of(&job->model, layer);
         loom_pass_add(&at->pass.forward, &costs[kind].forward, 1);
         loom_pass_add(&at->pass.backward, &costs[kind].backward, 1);
         at->weights.dense += weights[kind].dense;
@@ -32,7 +37,7 @@ static void add_layers(stage *at, const loom_job *job, const loom_pass_pair *cos
 
 static void add_ends(stage *stages, const loom_job *job, const loom_degrees *g)
 {
-    stage *first = &stages[0], *last = &stages[stage_of_chunk(g, g->pp * g->vpp - 1)];
+    stage *first = &stages[0], *last = &stages[loom_degrees_stage_of_chunk(g, g->pp * g->vpp - 1)];
     loom_pass_pair embedding = loom_embedding_cost(job, g), head = loom_head_cost(job, g);
 
     loom_pass_add(&first->pass.forward, &embedding.forward, 1);
@@ -56,7 +61,7 @@ static void fill_stages(stage *stages, const loom_job *job, const loom_degrees *
         weights[kind] = loom_layer_weights(&job->model, g, kind);
     }
     for (int chunk = 0; chunk < g->pp * g->vpp; chunk++) {
-        add_layers(&stages[stage_of_chunk(g, chunk)], job, costs, weights, layer, chunk_layers[chunk]);
+        add_layers(&stages[loom_degrees_stage_of_chunk(g, chunk)], job, costs, weights, layer, chunk_layers[chunk]);
         layer += chunk_layers[chunk];
     }
     add_ends(stages, job, g);
@@ -96,13 +101,13 @@ static void add_tail(loom_step_cost *cost, const loom_job *job, const loom_degre
         double tail = fmax(0, r.exposed - early) + optimizer;
         if (tail > worst) {
             worst = tail;
-            cost->part[LOOM_PART_DP] = fmax(0, r.exposed - early);
-            cost->part[LOOM_PART_OPTIMIZER] = optimizer;
+            cost->part[LOOM_TIME_DP] = fmax(0, r.exposed - early);
+            cost->part[LOOM_TIME_OPTIMIZER] = optimizer;
             cost->hidden_dp = r.hidden;
         }
         early += b / g->vpp;
     }
-    cost->part[LOOM_PART_DP] += tied_seconds(job, g);
+    cost->part[LOOM_TIME_DP] += tied_seconds(job, g);
 }
 
 static void add_pipeline(loom_step_cost *cost, const loom_job *job, const loom_degrees *g, const stage *stages)
@@ -121,11 +126,11 @@ static void add_pipeline(loom_step_cost *cost, const loom_job *job, const loom_d
     }
     loom_pipe pipe = {g->pp, g->vpp, cost->micro_batches, g->pipeline, f, b, w, hop};
     double makespan = loom_pipe_seconds(&pipe);
-    for (int i = 0; i < LOOM_PARTS; i++)
+    for (int i = 0; i < LOOM_TIME_PARTS; i++)
         cost->part[i] += cost->micro_batches * (stages[cost->busiest].pass.forward.part[i] + stages[cost->busiest].pass.backward.part[i]);
     pipe.hop = 0;
-    cost->part[LOOM_PART_PP] = makespan - loom_pipe_seconds(&pipe);
-    cost->part[LOOM_PART_BUBBLE] = fmax(0, makespan - cost->part[LOOM_PART_PP] - cost->micro_batches * busiest);
+    cost->part[LOOM_TIME_PP] = makespan - loom_pipe_seconds(&pipe);
+    cost->part[LOOM_TIME_BUBBLE] = fmax(0, makespan - cost->part[LOOM_TIME_PP] - cost->micro_batches * busiest);
 }
 
 loom_status loom_step_predict(const loom_job *job, const loom_degrees *g, const int *chunk_layers, loom_step_cost *cost)
@@ -141,11 +146,11 @@ loom_status loom_step_predict(const loom_job *job, const loom_degrees *g, const 
     add_pipeline(&c, job, g, stages);
     add_tail(&c, job, g, stages);
     free(stages);
-    for (int i = 0; i < LOOM_PARTS; i++)
+    for (int i = 0; i < LOOM_TIME_PARTS; i++)
         c.seconds += c.part[i];
-    c.part[LOOM_PART_OTHER] += c.seconds * loom_soft(job, LOOM_SOFT_JITTER) * log2(world > 1 ? world : 1) + loom_soft(job, LOOM_SOFT_FIXED);
+    c.part[LOOM_TIME_OTHER] += c.seconds * loom_soft(job, LOOM_SOFT_JITTER) * log2(world > 1 ? world : 1) + loom_soft(job, LOOM_SOFT_FIXED);
     c.seconds = 0;
-    for (int i = 0; i < LOOM_PARTS; i++)
+    for (int i = 0; i < LOOM_TIME_PARTS; i++)
         c.seconds += c.part[i];
     *cost = c;
     return LOOM_OK;

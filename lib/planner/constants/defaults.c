@@ -66,4 +66,12 @@ const loom_constant loom_software_defaults[LOOM_SOFT_COUNT] = {
     [LOOM_SOFT_FIXED] = LOOM_HABIT(0.005, "logging, loss read-back"),
     [LOOM_SOFT_OPTIMIZER_BYTES] = LOOM_HABIT(34, "fused Adam with fp32 master weights"),
     [LOOM_SOFT_DISPATCH_BYTES] = LOOM_HABIT(2, "16-bit"),
+    [LOOM_SOFT_WEIGHT_STORE] = LOOM_HABIT(2, "16-bit"),
+    [LOOM_SOFT_GRADIENT_STORE] = LOOM_HABIT(4, "fp32 main gradients"),
+    [LOOM_SOFT_OPTIMIZER_STORE] = LOOM_HABIT(12, "fp32 master weight and two moments"),
+    [LOOM_SOFT_LOGIT_BYTES] = LOOM_HABIT(10, "16-bit logits, fp32 copy, gradient"),
+    [LOOM_SOFT_WEIGHT_SCRATCH] = LOOM_HABIT(0, "none"),
+    [LOOM_SOFT_DROPOUT] = LOOM_HABIT(0, "none since 2022"),
+    [LOOM_SOFT_FRAGMENTS] = LOOM_HABIT(0.04, "caching allocator: 2 to 8 %"),
+    [LOOM_SOFT_CONTEXT_BYTES] = LOOM_HABIT(1.7e9, "1 to 2.5 GB"),
 };

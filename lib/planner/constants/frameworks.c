@@ -16,7 +16,7 @@ static const loom_framework frameworks[] = {
             AT(KERNELS_MOE, 12, "host-free experts"), SAY(EP_HIDDEN, 0.7, "recipes overlap the exchange")}},
     /* Megatron-Core as a library, its overlaps off unless named */
     {.names = {"megatron-lm-core"},
-     .at = {SAY(GRADIENT_BYTES, 4, "default of Megatron-LM"), SAY(DP_WINDOW, 0, "off by default"), SAY(GATHER_WINDOW, 0, "off by default")}},
+     .at = {SAY(GRADIENT_BYTES, 4, "default of Megatron-LM"), SAY(DP_WINDOW, 0, "off by default"), SAY(GATHER_WINDOW, 0, "off by default"), AT(WEIGHT_SCRATCH, 1, "SimuMax: Transformer Engine keeps one per GEMM shape"), AT(LOGIT_BYTES, 6, "SimuMax: fused cross-entropy")}},
     /* Megatron-LM until 2022, and forks of it */
     {.names = {"megatron-lm"},
      .at = {SAY(FLASH, 0, "fused softmax, scores in memory"), SAY(GRADIENT_BYTES, 4, "fp32 main gradients"), SAY(DP_WINDOW, 0, "none before 2023"), SAY(GATHER_WINDOW, 0, "none before 2023"),

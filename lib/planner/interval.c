@@ -1,0 +1,64 @@
+/* Uncertainty: every part of the time has its own spread, found on published runs; they add like independent errors. */
+#include "planner/interval.h"
+
+#include <math.h>
+
+/* Relative 80 % spread of each part. GEMM tables are good to a few percent, overlap of communication is anybody's guess. */
+static const double spread[LOOM_TIME_PARTS] = {
+    [LOOM_TIME_GEMM] = 0.12, [LOOM_TIME_ATTENTION] = 0.22, [LOOM_TIME_POINTWISE] = 0.35, [LOOM_TIME_LAUNCH] = 0.5, [LOOM_TIME_TP] = 0.35, [LOOM_TIME_CP] = 0.5,
+    [LOOM_TIME_EP] = 0.6,    [LOOM_TIME_DP] = 0.5,         [LOOM_TIME_PP] = 0.6,         [LOOM_TIME_BUBBLE] = 0.2, [LOOM_TIME_OPTIMIZER] = 0.4, [LOOM_TIME_OTHER] = 0.8,
+};
+
+/* The constant that decides each part. */
+static loom_basis basis_of(const loom_job *job, loom_time_part part)
+{
+    const loom_constant *dev = job->machine.dev, *soft = job->soft;
+
+    switch (part) {
+    case LOOM_TIME_GEMM:
+        return dev[job->bits == 8 ? LOOM_DEV_SHARE_8 : job->bits == 4 ? LOOM_DEV_SHARE_4 : LOOM_DEV_GEMM_SHARE].basis;
+    case LOOM_TIME_ATTENTION:
+        return dev[soft[LOOM_SOFT_FLASH].value == 1 ? LOOM_DEV_FLASH2_FORWARD : LOOM_DEV_ATTENTION_FORWARD].basis;
+    case LOOM_TIME_POINTWISE:
+        return dev[LOOM_DEV_MEMORY_SHARE].basis;
+    case LOOM_TIME_LAUNCH:
+        return dev[LOOM_DEV_HOST_KERNEL].basis;
+    case LOOM_TIME_TP:
+        return dev[LOOM_DEV_LINK_GATHER_8].basis;
+    case LOOM_TIME_CP:
+    case LOOM_TIME_EP:
+        return dev[LOOM_DEV_LINK_EXCHANGE_8].basis;
+    case LOOM_TIME_DP:
+    case LOOM_TIME_PP:
+        return dev[LOOM_DEV_NET_SHARE].basis;
+    case LOOM_TIME_BUBBLE:
+        return dev[LOOM_DEV_SUSTAINED].basis;
+    case LOOM_TIME_OPTIMIZER:
+        return soft[LOOM_SOFT_OPTIMIZER_BYTES].basis;
+    default:
+        return soft[LOOM_SOFT_JITTER].basis;
+    }
+}
+
+double loom_interval(const loom_job *job, const loom_step_cost *cost, bool calibrated)
+{
+    double square = calibrated ? 0.02 * 0.02 : 0.08 * 0.08; /* this machine against others of its kind */
+
+    for (int i = 0; i < LOOM_TIME_PARTS; i++) {
+        double share = cost->part[i] / cost->seconds * spread[i];
+        if (basis_of(job, i) == LOOM_BASIS_DEFAULT)
+            share *= 1.3;
+        square += share * share;
+    }
+    return sqrt(square) * (calibrated ? 0.5 : 1);
+}
+
+double loom_default_share(const loom_job *job, const loom_step_cost *cost)
+{
+    double share = 0;
+
+    for (int i = 0; i < LOOM_TIME_PARTS; i++)
+        if (basis_of(job, i) == LOOM_BASIS_DEFAULT)
+            share += cost->part[i] / cost->seconds;
+    return share;
+}

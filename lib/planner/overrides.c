@@ -1,0 +1,69 @@
+/* Reading of "owner.constant=value". */
+#include "planner/overrides.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "core/number.h"
+
+static bool owner_known(const char *owner)
+{
+    return strcasecmp(owner, "all") == 0 || loom_device_kind_find(owner) || loom_framework_find(owner);
+}
+
+static loom_status read_one(const char *text, loom_override *o)
+{
+    char name[64];
+    const char *dot = strchr(text, '.'), *equals = dot ? strchr(dot, '=') : NULL;
+
+    if (!dot || !equals || dot - text >= (int)sizeof o->owner || equals - dot > (int)sizeof name)
+        return loom_fail(LOOM_E_INVALID, "--set %s: expected DEVICE.CONSTANT=VALUE or FRAMEWORK.CONSTANT=VALUE, such as h100.sustained=0.8", text);
+    snprintf(o->owner, sizeof o->owner, "%.*s", (int)(dot - text), text);
+    snprintf(name, sizeof name, "%.*s", (int)(equals - dot - 1), dot + 1);
+    o->device = loom_device_constant_find(name);
+    o->software = loom_software_constant_find(name);
+    if (!owner_known(o->owner))
+        return loom_fail(LOOM_E_INVALID, "--set %s: no device kind or framework is called %s", text, o->owner);
+    if (o->device < 0 && o->software < 0)
+        return loom_fail(LOOM_E_INVALID, "--set %s: no constant is called %s", text, name);
+    loom_number_fault fault = loom_number_f64(equals + 1, &o->value);
+    if (fault != LOOM_NUMBER_OK)
+        return loom_fail(LOOM_E_INVALID, "--set %s: %s %s", text, equals + 1, loom_number_fault_text(fault));
+    return LOOM_OK;
+}
+
+loom_status loom_overrides_read(const char *const *set, loom_override **overrides, int *count)
+{
+    int n = 0;
+
+    while (set && set[n])
+        n++;
+    loom_override *all = calloc((size_t)n + 1, sizeof *all);
+    if (!all)
+        return loom_fail(LOOM_E_MEMORY, "no memory for %d settings", n);
+    for (int i = 0; i < n; i++) {
+        loom_status status = read_one(set[i], &all[i]);
+        if (status < 0) {
+            free(all);
+            return status;
+        }
+    }
+    *overrides = all;
+    *count = n;
+    return LOOM_OK;
+}
+
+/* The names of a kind are written with their memory size; "h100" means all of them that it begins. */
+bool loom_override_owns(const loom_override *override, const char *const *names)
+{
+    size_t length = strlen(override->owner);
+
+    if (strcasecmp(override->owner, "all") == 0)
+        return true;
+    for (int i = 0; names && i < 8 && names[i]; i++)
+        if (strncasecmp(override->owner, names[i], length) == 0 && (names[i][length] == '\0' || names[i][length] == '-'))
+            return true;
+    return false;
+}

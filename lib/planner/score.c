@@ -1,0 +1,321 @@
+/* Predicts every row of a table of published runs and reports the errors. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/text.h"
+#include "core/try.h"
+#include "planner/interval.h"
+#include "planner/overrides.h"
+#include "planner/runs.h"
+
+typedef struct scored {
+    const char *id, *source, *gpu, *model;
+    int bits;
+    bool failed;
+    double predicted_s, low_s, high_s, measured_s;
+    double predicted_gib, measured_gib, limit_gib; /* NaN: not told, not predicted */
+    double one_step_s;                             /* predicted with the first measured step of its kind, NaN: it is that step */
+    char skipped[96];
+} scored;
+
+typedef struct tally {
+    int rows, inside; /* inside: the interval */
+    double absolute, logarithm, worst;
+} tally;
+
+static double error_of(double predicted, double measured)
+{
+    return predicted / measured - 1;
+}
+
+static bool timed(const scored *row)
+{
+    return !row->skipped[0] && row->measured_s > 0 && row->predicted_s > 0;
+}
+
+/* Allocated memory of the fullest stage; the limit is that of the device. */
+static void predict_memory(const loom_run *run, scored *row)
+{
+    row->limit_gib = loom_dev(&run->job.machine, LOOM_DEV_MEMORY_BYTES) / 0x1p30;
+    row->predicted_gib = 0;
+    for (int i = 0; i < run->degrees.pp; i++) {
+        loom_memory memory = loom_stage_memory_of(&run->job, &run->degrees, run->chunk_layers, i);
+        row->predicted_gib = fmax(row->predicted_gib, (run->measures_allocated ? memory.allocated : memory.total) / 0x1p30);
+    }
+}
+
+static loom_status predict_row(const loom_csv *csv, int index, const loom_override *overrides, int n_overrides, loom_run *run, scored *row)
+{
+    loom_step_cost cost;
+
+    loom_run_read(csv, index, overrides, n_overrides, run);
+    *row = (scored){run->id, run->source, run->gpu, run->model_name, run->job.bits, run->failed, NAN, NAN, NAN, run->measured_s, NAN, run->measured_gib, NAN, NAN, ""};
+    memcpy(row->skipped, run->skipped, sizeof row->skipped);
+    if (row->skipped[0])
+        return LOOM_OK;
+    loom_status status = loom_run_predict(run, &cost);
+    if (status == LOOM_E_MEMORY)
+        return status;
+    if (status < 0) {
+        snprintf(row->skipped, sizeof row->skipped, "%.95s", loom_last_error());
+        return LOOM_OK;
+    }
+    double z = loom_interval(&run->job, &cost, false);
+    row->predicted_s = cost.seconds;
+    row->low_s = cost.seconds * exp(-z);
+    row->high_s = cost.seconds * exp(z);
+    predict_memory(run, row);
+    return LOOM_OK;
+}
+
+static bool same_kind(const scored *a, const scored *b)
+{
+    return a->bits == b->bits && strcmp(a->source, b->source) == 0 && strcmp(a->gpu, b->gpu) == 0 && strcmp(a->model, b->model) == 0;
+}
+
+/* One measured step: the first timed row of equal source, device, precision and model calibrates the others. */
+static void calibrate_with_one(scored *rows, int n)
+{
+    for (int i = 0; i < n; i++) {
+        const scored *first = NULL;
+        for (int j = 0; j < i && !first && timed(&rows[i]); j++)
+            if (timed(&rows[j]) && same_kind(&rows[i], &rows[j]))
+                first = &rows[j];
+        if (first)
+            rows[i].one_step_s = rows[i].predicted_s * first->measured_s / first->predicted_s;
+    }
+}
+
+static void count(tally *t, double predicted, double measured, bool inside)
+{
+    double e = fabs(error_of(predicted, measured));
+
+    t->rows++;
+    t->inside += inside;
+    t->absolute += e;
+    t->logarithm += log(predicted / measured);
+    t->worst = fmax(t->worst, e);
+}
+
+/* --- groups: source x device kind ------------------------------------------------------------------------------------------- */
+
+typedef struct group {
+    const char *source, *gpu;
+    tally plain, one, memory;
+    int skipped;
+} group;
+
+static group *group_of(group *groups, int *n, const scored *row)
+{
+    for (int i = 0; i < *n; i++)
+        if (strcmp(groups[i].source, row->source) == 0 && strcmp(groups[i].gpu, row->gpu) == 0)
+            return &groups[i];
+    groups[*n] = (group){.source = row->source, .gpu = row->gpu};
+    return &groups[(*n)++];
+}
+
+static void sort_into_groups(const scored *rows, int n, group *groups, int *n_groups)
+{
+    for (int i = 0; i < n; i++) {
+        group *g = group_of(groups, n_groups, &rows[i]);
+        const scored *r = &rows[i];
+        if (timed(r))
+            count(&g->plain, r->predicted_s, r->measured_s, r->low_s <= r->measured_s && r->measured_s <= r->high_s);
+        else
+            g->skipped++;
+        if (timed(r) && r->one_step_s > 0)
+            count(&g->one, r->one_step_s, r->measured_s, false);
+        if (r->measured_gib > 0 && r->predicted_gib > 0)
+            count(&g->memory, r->predicted_gib, r->measured_gib, false);
+    }
+}
+
+static double mean_of_groups(const group *groups, int n, size_t which)
+{
+    double sum = 0;
+    int used = 0;
+
+    for (int i = 0; i < n; i++) {
+        const tally *t = (const tally *)((const char *)&groups[i] + which);
+        if (t->rows) {
+            sum += t->absolute / t->rows;
+            used++;
+        }
+    }
+    return used ? sum / used : NAN;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Median absolute error over all rows; one_step: of the calibrated predictions. */
+static double median_error(const scored *rows, int n, bool one_step)
+{
+    double *errors = malloc((size_t)n * sizeof *errors), median = NAN;
+    int used = 0;
+
+    for (int i = 0; errors && i < n; i++) {
+        double predicted = one_step ? rows[i].one_step_s : rows[i].predicted_s;
+        if (timed(&rows[i]) && predicted > 0)
+            errors[used++] = fabs(error_of(predicted, rows[i].measured_s));
+    }
+    if (used) {
+        qsort(errors, (size_t)used, sizeof *errors, ascending);
+        median = errors[used / 2];
+    }
+    free(errors);
+    return median;
+}
+
+static tally sum_of_groups(const group *groups, int n, size_t which)
+{
+    tally sum = {0};
+
+    for (int i = 0; i < n; i++) {
+        const tally *t = (const tally *)((const char *)&groups[i] + which);
+        sum.rows += t->rows;
+        sum.inside += t->inside;
+        sum.absolute += t->absolute;
+        sum.worst = fmax(sum.worst, t->worst);
+    }
+    return sum;
+}
+
+/* --- telling --------------------------------------------------------------------------------------------------------------------- */
+
+static void tell_text(loom_text *out, const scored *rows, int n, const group *groups, int n_groups)
+{
+    tally all = sum_of_groups(groups, n_groups, offsetof(group, plain));
+
+    loom_text_add(out, "%-34s %-22s %5s %7s %7s %7s %9s %8s\n", "source", "device", "rows", "bias", "mean", "worst", "one step", "memory");
+    for (int i = 0; i < n_groups; i++) {
+        const group *g = &groups[i];
+        if (!g->plain.rows && !g->memory.rows)
+            continue;
+        loom_text_add(out, "%-34.34s %-22.22s %5d ", g->source, g->gpu, g->plain.rows);
+        if (g->plain.rows)
+            loom_text_add(out, "%+6.1f%% %6.1f%% %6.1f%% ", 100 * (exp(g->plain.logarithm / g->plain.rows) - 1), 100 * g->plain.absolute / g->plain.rows, 100 * g->plain.worst);
+        else
+            loom_text_add(out, "%7s %7s %7s ", "", "", "");
+        if (g->one.rows)
+            loom_text_add(out, "%8.1f%% ", 100 * g->one.absolute / g->one.rows);
+        else
+            loom_text_add(out, "%9s ", "");
+        if (g->memory.rows)
+            loom_text_add(out, "%7.1f%%", 100 * g->memory.absolute / g->memory.rows);
+        loom_text_add(out, "\n");
+    }
+    loom_text_add(out, "\n%d of %d rows predicted. Error averaged by source and device first: %.1f %% mean; over rows %.1f %% mean, %.1f %% median.\n", all.rows, n,
+                  100 * mean_of_groups(groups, n_groups, offsetof(group, plain)), all.rows ? 100 * all.absolute / all.rows : NAN, 100 * median_error(rows, n, false));
+    loom_text_add(out, "With one measured step of the same model, device and precision: %.1f %% mean by source and device, %.1f %% median over rows.\n",
+                  100 * mean_of_groups(groups, n_groups, offsetof(group, one)), 100 * median_error(rows, n, true));
+    loom_text_add(out, "The 80 %% interval held for %.0f %% of the rows.\n", all.rows ? 100.0 * all.inside / all.rows : NAN);
+}
+
+static void add_field(loom_text *out, const char *name, double value, const char *after)
+{
+    loom_text_add(out, "\"%s\":", name);
+    loom_text_add_number(out, value);
+    loom_text_add(out, "%s", after);
+}
+
+static void tell_json_row(loom_text *out, const scored *r)
+{
+    loom_text_add(out, "{\"id\":");
+    loom_text_add_json(out, r->id);
+    loom_text_add(out, ",");
+    add_field(out, "predicted_step_time_s", r->predicted_s, ",");
+    add_field(out, "low", r->low_s, ",");
+    add_field(out, "high", r->high_s, ",");
+    add_field(out, "measured_step_time_s", r->measured_s, ",");
+    add_field(out, "one_step_calibrated_s", r->one_step_s, ",");
+    add_field(out, "predicted_mem_gib", r->predicted_gib, ",");
+    add_field(out, "measured_mem_gib", r->measured_gib, ",");
+    loom_text_add(out, "\"skipped\":");
+    loom_text_add_json(out, r->skipped[0] ? r->skipped : NULL);
+    loom_text_add(out, "}");
+}
+
+static void tell_json(loom_text *out, const scored *rows, int n, const group *groups, int n_groups)
+{
+    tally all = sum_of_groups(groups, n_groups, offsetof(group, plain));
+    bool first = true;
+
+    loom_text_add(out, "{\"rows\":[");
+    for (int i = 0; i < n; i++) {
+        loom_text_add(out, i ? ",\n" : "\n");
+        tell_json_row(out, &rows[i]);
+    }
+    loom_text_add(out, "],\n\"summary\":{");
+    add_field(out, "predicted", all.rows, ",");
+    add_field(out, "mean_by_source_and_device", mean_of_groups(groups, n_groups, offsetof(group, plain)), ",");
+    add_field(out, "mean", all.rows ? all.absolute / all.rows : NAN, ",");
+    add_field(out, "median", median_error(rows, n, false), ",");
+    add_field(out, "one_step_mean_by_source_and_device", mean_of_groups(groups, n_groups, offsetof(group, one)), ",");
+    add_field(out, "one_step_median", median_error(rows, n, true), ",");
+    add_field(out, "interval_holds", all.rows ? (double)all.inside / all.rows : NAN, ",");
+    loom_text_add(out, "\"groups\":[");
+    for (int i = 0; i < n_groups; i++) {
+        const group *g = &groups[i];
+        if (!g->plain.rows && !g->memory.rows)
+            continue;
+        loom_text_add(out, first ? "\n{\"source\":" : ",\n{\"source\":");
+        first = false;
+        loom_text_add_json(out, g->source);
+        loom_text_add(out, ",\"gpu\":");
+        loom_text_add_json(out, g->gpu);
+        loom_text_add(out, ",\"rows\":%d,", g->plain.rows);
+        add_field(out, "mean", g->plain.rows ? g->plain.absolute / g->plain.rows : NAN, ",");
+        add_field(out, "one_step_mean", g->one.rows ? g->one.absolute / g->one.rows : NAN, ",");
+        add_field(out, "memory_mean", g->memory.rows ? g->memory.absolute / g->memory.rows : NAN, "}");
+    }
+    loom_text_add(out, "]}}\n");
+}
+
+loom_status loom_plan_score(const char *path, const char *const *set, loom_plan_format format, char **text)
+{
+    loom_status status;
+    loom_csv csv = {0};
+    loom_text out = {0};
+    loom_override *overrides = NULL;
+    int n_overrides = 0, n_groups = 0;
+    loom_run *run = malloc(sizeof *run);
+    scored *rows = NULL;
+    group *groups = NULL;
+
+    if (!run) {
+        status = loom_fail(LOOM_E_MEMORY, "no memory to score %s", path);
+        goto fail;
+    }
+    LOOM_TRY(loom_overrides_read(set, &overrides, &n_overrides));
+    LOOM_TRY(loom_csv_load(path, &csv));
+    rows = calloc((size_t)csv.rows, sizeof *rows);
+    groups = calloc((size_t)csv.rows, sizeof *groups);
+    if (!rows || !groups) {
+        status = loom_fail(LOOM_E_MEMORY, "no memory for %d rows of %s", csv.rows, path);
+        goto fail;
+    }
+    for (int i = 0; i < csv.rows; i++)
+        LOOM_TRY(predict_row(&csv, i, overrides, n_overrides, run, &rows[i]));
+    calibrate_with_one(rows, csv.rows);
+    sort_into_groups(rows, csv.rows, groups, &n_groups);
+    if (format == LOOM_PLAN_AS_JSON)
+        tell_json(&out, rows, csv.rows, groups, n_groups);
+    else
+        tell_text(&out, rows, csv.rows, groups, n_groups);
+    status = loom_text_take(&out, text);
+
+fail:
+    loom_text_drop(&out);
+    free(groups);
+    free(rows);
+    free(overrides);
+    loom_csv_free(&csv);
+    free(run);
+    return status;
+}
