@@ -22,6 +22,7 @@ typedef struct node_group {
     int64_t domain;        /* devices that scale-up links join */
     int64_t *domain_nodes; /* [n_domains] nodes of each, NULL: worked out */
     size_t n_domains;
+    bool cards_by_wire; /* the link matrix says which network card is near which device */
 } node_group;
 
 typedef struct cluster {
@@ -272,11 +273,41 @@ static void assign_nics(loom_host_shape *shape)
     loom_choose_nics(shape->devices, shape->device_numa, shape->nics, shape->nic_numa, shape->device_nic);
 }
 
+/* links: the matrix of one node as `nvidia-smi topo -m` prints it; it decides domains, cards and NUMA nodes. */
+static loom_status read_links(cluster *c, node_group *group, loom_host_shape *shape, loom_wire **wires)
+{
+    const loom_node *node = loom_node_get(group->map, "links");
+    const char *text = NULL;
+    int devices = shape->devices, nics = shape->nics;
+    loom_status status;
+
+    if (!loom_read_text(c->reader, group->map, "links", &text))
+        return LOOM_OK;
+    status = loom_matrix_read("links", text, strlen(text), shape, wires);
+    if (status == LOOM_E_MEMORY)
+        return status;
+    if (status < 0)
+        loom_reader_problem(c->reader, node, "%s", loom_last_error());
+    else if (shape->devices != devices)
+        loom_reader_problem(c->reader, node, "links joins %d devices, but a node has %d", shape->devices, devices);
+    for (int64_t i = 1; i < group->nodes; i++)
+        if (group->node_devices[i] != group->node_devices[0]) {
+            loom_reader_problem(c->reader, node, "links describes every node of its group, but they have %lld and %lld devices: make groups of equal nodes",
+                                (long long)group->node_devices[0], (long long)group->node_devices[i]);
+            break;
+        }
+    group->cards_by_wire = nics > 0 && shape->nics == nics;
+    shape->devices = devices;
+    shape->nics = nics;
+    return LOOM_OK;
+}
+
 /* --- nodes ------------------------------------------------------------------------------------------------------------------------ */
 
-static void read_host(cluster *c, const node_group *group, loom_host_shape *shape)
+static loom_status read_host(cluster *c, node_group *group, loom_host_shape *shape, loom_wire **wires)
 {
     const loom_node *map = group->map;
+    loom_status status;
 
     shape->devices = group->most_devices;
     loom_read_int(c->reader, map, "cores_per_node", 1, 1 << 16, &shape->cores);
@@ -284,11 +315,14 @@ static void read_host(cluster *c, const node_group *group, loom_host_shape *shap
     loom_read_int(c->reader, map, "threads_per_node", 1, 1 << 17, &shape->threads);
     read_scaled(c, map, "memory_gib_per_node", 1073741824.0, &shape->memory_bytes);
     read_nics(c, group, shape);
+    for (int i = 0; i < shape->devices; i++)
+        shape->group[i] = group->domain > 1 ? (int)(i / group->domain) : i;
+    if ((status = read_links(c, group, shape, wires)) < 0)
+        return status;
     read_numa_list(c, map, "gpu_numa", shape->devices, shape->device_numa);
     read_numa_list(c, map, "nic_numa", shape->nics, shape->nic_numa);
     loom_collect_numas(shape);
-    for (int i = 0; i < shape->devices; i++)
-        shape->group[i] = group->domain > 1 ? (int)(i / group->domain) : i;
+    return LOOM_OK;
 }
 
 /* Whether node `i` continues the domain of the node before it; *filled counts the devices, *domain and *left the listed ones. */
@@ -328,7 +362,8 @@ static loom_status add_nodes(cluster *c, const node_group *group, loom_host_shap
     for (int64_t i = 0; i < group->nodes && status == LOOM_OK; i++) {
         shape->devices = (int)group->node_devices[i];
         shape->nics = own_nics ? shape->devices : nics;
-        assign_nics(shape);
+        if (!group->cards_by_wire)
+            assign_nics(shape);
         status = loom_build_host(c->builder, shape, c->nodes_per_rack ? c->nodes / c->nodes_per_rack : 0, joins_domain(group, &walk, i));
         c->nodes++;
     }
@@ -346,6 +381,7 @@ static loom_status read_group(cluster *c, const loom_node *map)
 {
     node_group group = {.map = map};
     loom_host_shape *shape = loom_host_shape_new();
+    loom_wire *wires = NULL;
     const char *type = NULL;
     loom_status status = shape ? LOOM_OK : loom_fail(LOOM_E_MEMORY, "no memory for a node");
 
@@ -363,11 +399,13 @@ static loom_status read_group(cluster *c, const loom_node *map)
     }
     if (status == LOOM_OK) {
         check_domain_cut(c, &group);
-        read_host(c, &group, shape);
-        share_host_memory(shape, &group.slots[0]);
-        if (loom_reader_problems(c->reader) == 0)
-            status = add_nodes(c, &group, shape);
+        status = read_host(c, &group, shape, &wires);
     }
+    if (status == LOOM_OK && loom_reader_problems(c->reader) == 0) {
+        share_host_memory(shape, &group.slots[0]);
+        status = add_nodes(c, &group, shape);
+    }
+    free(wires);
     free(group.node_devices);
     free(group.domain_nodes);
     free(shape);
