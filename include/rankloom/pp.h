@@ -41,16 +41,16 @@ LOOM_API loom_status loom_pipeline_buffers(const loom_schedule *schedule, int st
 LOOM_API loom_status loom_pipeline_step(loom_pipeline *pipeline);
 
 /* What the last step did, action by action, in order: for the trace, and to compare with the simulated order. Borrowed. */
-typedef struct loom_action_time {
+typedef struct loom_pipeline_time {
     loom_action action;
     double begin_s, end_s; /* monotonic */
     double wait_s;         /* of which waiting for a message to arrive, or for one to be taken so that its buffer is free */
-} loom_action_time;
-LOOM_API const loom_action_time *loom_pipeline_times(const loom_pipeline *pipeline, int *count);
+} loom_pipeline_time;
+LOOM_API const loom_pipeline_time *loom_pipeline_times(const loom_pipeline *pipeline, int *count);
 LOOM_API double loom_pipeline_wait_s(const loom_pipeline *pipeline); /* sum of wait_s of the last step */
 
 /* "F c0 m3", "B c1 m0", "recv F c0 m3", into `text`; returns text. */
-LOOM_API char *loom_action_describe(const loom_action *action, char *text, size_t bytes);
+LOOM_API char *loom_pipeline_label(const loom_action *action, char *text, size_t bytes);
 
 LOOM_END
 #endif

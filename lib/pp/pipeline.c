@@ -29,7 +29,7 @@ struct loom_pipeline {
     loom_pp_plan plan;
     float *activations, *messages; /* what the buffers' data point into */
     message_buffer *buffer;        /* [plan.buffers] */
-    loom_action_time *time;        /* [plan.steps] */
+    loom_pipeline_time *time;        /* [plan.steps] */
     double wait_s;
 };
 
@@ -276,25 +276,25 @@ static bool is_message(uint8_t kind)
 static loom_status run_step(loom_pipeline *p, int i)
 {
     const loom_pp_step *step = &p->plan.step[i];
-    loom_action_time *time = &p->time[i];
+    loom_pipeline_time *time = &p->time[i];
     char name[64];
     loom_status status;
 
-    *time = (loom_action_time){.action = step->action, .begin_s = loom_now_s()};
+    *time = (loom_pipeline_time){.action = step->action, .begin_s = loom_now_s()};
     status = is_message(step->action.kind) ? start_message(p, step) : compute(p, step, &time->wait_s);
     loom_device_progress(p->device);
     time->end_s = loom_now_s();
     p->wait_s += time->wait_s;
     if (status < 0)
         return loom_fail(status, "stage %d, %s: %s", loom_comm_rank(p->mesh->axis[LOOM_AXIS_PP]),
-                         loom_action_describe(&step->action, name, sizeof name), loom_last_error());
+                         loom_pipeline_label(&step->action, name, sizeof name), loom_last_error());
     return LOOM_OK;
 }
 
 /* What was sent last may still be on its way. Booked on the last action. */
 static loom_status drain(loom_pipeline *p)
 {
-    loom_action_time *last = &p->time[p->plan.steps - 1];
+    loom_pipeline_time *last = &p->time[p->plan.steps - 1];
     double wait_s = 0;
     loom_status status = LOOM_OK;
 
@@ -323,7 +323,7 @@ fail:
 
 /* --- what it did ------------------------------------------------------------------------------------------------------- */
 
-const loom_action_time *loom_pipeline_times(const loom_pipeline *p, int *count)
+const loom_pipeline_time *loom_pipeline_times(const loom_pipeline *p, int *count)
 {
     *count = p->plan.steps;
     return p->time;
@@ -334,7 +334,7 @@ double loom_pipeline_wait_s(const loom_pipeline *p)
     return p->wait_s;
 }
 
-char *loom_action_describe(const loom_action *action, char *text, size_t bytes)
+char *loom_pipeline_label(const loom_action *action, char *text, size_t bytes)
 {
     static const char *const name[LOOM_ACTION_KINDS] = {"F",      "B",      "I",       "W",       "send F", "recv F",
                                                         "send B", "recv B", "unshard", "reshard", "reduce"};

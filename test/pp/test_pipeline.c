@@ -182,7 +182,7 @@ static void it_did_what_the_schedule_says(const loom_pipeline *pipeline, const l
 {
     int count;
     double before_s = 0, wait_s = 0;
-    const loom_action_time *time = loom_pipeline_times(pipeline, &count);
+    const loom_pipeline_time *time = loom_pipeline_times(pipeline, &count);
 
     assert_int_equal(count, schedule->stage[stage].count);
     for (int i = 0; i < count; i++) {
