@@ -337,8 +337,8 @@ typedef struct loom_adamw_args {
     const float *gradient;
     const float *gradient_scale; /* one number on the device: the clip coefficient; NULL: 1 */
     int64_t count;
-    float lr, beta1, beta2, eps, decay;
-    float correction1, correction2;
+    double lr, beta1, beta2, eps, decay; /* doubles, so that 1 - beta2 loses nothing */
+    double correction1, correction2;
 } loom_adamw_args;
 
 /* --- the table -------------------------------------------------------------------------------------------------------------------- */

@@ -1,0 +1,119 @@
+/* GELU (tanh form) and SwiGLU, forward and backward. */
+#include "kernels/cpu/isa.h"
+
+/* With u = sqrt(2/pi) (x + 0.044715 x^3), (1 + tanh u) / 2 is 1 / (1 + exp(-2u)), which is exact where 1 + tanh u would cancel. */
+static const float TWO_ROOT = 1.59576912160573071f; /* 2 sqrt(2/pi) */
+static const float CUBIC = 0.044715f;
+
+LOOM_INLINE vf gelu(vf x)
+{
+    vf u2 = x * vf_fma(x * x, vf_set(TWO_ROOT * CUBIC), vf_set(TWO_ROOT));
+
+    return x / (1.0f + vf_exp(-u2));
+}
+
+/* s + x s (1 - s) du2/dx with s the sigmoid of u2. From |x| = 30 on it is 0 or 1 to the last bit, and 30^3 does not overflow. */
+LOOM_INLINE vf gelu_slope(vf x)
+{
+    vf c = vf_min(vf_set(30.0f), vf_max(vf_set(-30.0f), x)), square = c * c;
+    vf e = vf_exp(vf_min(vf_set(80.0f), -c * vf_fma(square, vf_set(TWO_ROOT * CUBIC), vf_set(TWO_ROOT))));
+    vf s = 1.0f / (1.0f + e);
+    vf slope = vf_fma(square, vf_set(3 * TWO_ROOT * CUBIC), vf_set(TWO_ROOT));
+
+    return s * vf_fma(c * slope, e * s, vf_set(1.0f));
+}
+
+LOOM_INLINE void gelu_step(const loom_gelu_args *a, int64_t i, int n)
+{
+    vf_put(a->y + i, gelu(vf_get(a->x + i, n)), n);
+}
+
+static void gelu_span(const void *context, int64_t from, int64_t to)
+{
+    const loom_gelu_args a = *(const loom_gelu_args *)context;
+
+    EACH_LANES(from, to, gelu_step, &a);
+}
+
+loom_status ISA(gelu)(loom_cpu *cpu, const loom_gelu_args *a)
+{
+    loom_parallel_spans(cpu->threads, a->count, GRAIN_ELEMENTS / 4, gelu_span, a);
+    return LOOM_OK;
+}
+
+LOOM_INLINE void gelu_backward_step(const loom_gelu_backward_args *a, int64_t i, int n)
+{
+    vf_put(a->dx + i, vf_get(a->dy + i, n) * gelu_slope(vf_get(a->x + i, n)), n);
+}
+
+static void gelu_backward_span(const void *context, int64_t from, int64_t to)
+{
+    const loom_gelu_backward_args a = *(const loom_gelu_backward_args *)context;
+
+    EACH_LANES(from, to, gelu_backward_step, &a);
+}
+
+loom_status ISA(gelu_backward)(loom_cpu *cpu, const loom_gelu_backward_args *a)
+{
+    loom_parallel_spans(cpu->threads, a->count, GRAIN_ELEMENTS / 4, gelu_backward_span, a);
+    return LOOM_OK;
+}
+
+LOOM_INLINE void swiglu_step(float *y, const float *gate, const float *up, int64_t i, int n)
+{
+    vf g = vf_get(gate + i, n);
+
+    vf_put(y + i, g / (1.0f + vf_exp(-g)) * vf_get(up + i, n), n);
+}
+
+static void swiglu_rows(const void *context, int64_t from, int64_t to)
+{
+    const loom_swiglu_args *a = context;
+    int64_t ldy = or_tight(a->ldy, a->width), ldg = or_tight(a->ld_gate, a->width), ldu = or_tight(a->ld_up, a->width);
+
+    for (int64_t t = from; t < to; t++)
+        EACH_LANES(0, a->width, swiglu_step, a->y_TF + t * ldy, a->gate_TF + t * ldg, a->up_TF + t * ldu);
+}
+
+loom_status ISA(swiglu)(loom_cpu *cpu, const loom_swiglu_args *a)
+{
+    loom_parallel_spans(cpu->threads, a->tokens, row_grain(a->width * 4), swiglu_rows, a);
+    return LOOM_OK;
+}
+
+typedef struct swiglu_row {
+    float *dgate, *dup;
+    const float *dy, *gate, *up;
+} swiglu_row;
+
+LOOM_INLINE void swiglu_backward_step(const swiglu_row *r, int64_t i, int n)
+{
+    vf gate = vf_get(r->gate + i, n), up = vf_get(r->up + i, n), dy = vf_get(r->dy + i, n);
+    vf e = vf_exp(vf_min(vf_set(80.0f), -gate)), s = 1.0f / (1.0f + e);
+
+    vf_put(r->dup + i, dy * gate * s, n);
+    vf_put(r->dgate + i, dy * up * s * vf_fma(gate, e * s, vf_set(1.0f)), n); /* e s is 1 - s without the cancellation */
+}
+
+static void swiglu_backward_rows(const void *context, int64_t from, int64_t to)
+{
+    const loom_swiglu_backward_args *a = context;
+    int64_t w = a->width;
+
+    for (int64_t t = from; t < to; t++) {
+        const swiglu_row row = {
+            .dgate = a->dgate_TF + t * or_tight(a->ld_dgate, w),
+            .dup = a->dup_TF + t * or_tight(a->ld_dup, w),
+            .dy = a->dy_TF + t * or_tight(a->ld_dy, w),
+            .gate = a->gate_TF + t * or_tight(a->ld_gate, w),
+            .up = a->up_TF + t * or_tight(a->ld_up, w),
+        };
+        EACH_LANES(0, w, swiglu_backward_step, &row);
+    }
+}
+
+loom_status ISA(swiglu_backward)(loom_cpu *cpu, const loom_swiglu_backward_args *a)
+{
+    loom_parallel_spans(cpu->threads, a->tokens, row_grain(a->width * 4), swiglu_backward_rows, a);
+    return LOOM_OK;
+}

@@ -1,0 +1,49 @@
+/* The CPU's kernels: what a handle holds, and the table that each instruction set fills. */
+#ifndef LOOM_KERNELS_CPU_H
+#define LOOM_KERNELS_CPU_H
+
+#include <rankloom/kernels.h>
+
+#include "kernels/cpu/parallel.h"
+
+typedef struct loom_cpu loom_cpu;
+
+/* One entry an operation; arguments were checked and the stream is idle. */
+typedef struct loom_cpu_ops {
+#define LOOM_CPU_ENTRY(name, args) loom_status (*name)(loom_cpu *cpu, const args *a);
+    LOOM_KERNEL_LIST(LOOM_CPU_ENTRY)
+#undef LOOM_CPU_ENTRY
+} loom_cpu_ops;
+
+extern const loom_cpu_ops loom_cpu_ops_portable, loom_cpu_ops_avx2, loom_cpu_ops_avx512;
+
+/* A library that multiplies matrices. `open` may fail with LOOM_E_UNSUPPORTED; `close` accepts NULL. */
+typedef struct loom_gemm_library {
+    const char *name;
+    loom_status (*open)(void **state);
+    void (*close)(void *state);
+    loom_status (*run)(loom_cpu *cpu, void *state, const loom_gemm_args *a);
+} loom_gemm_library;
+
+extern const loom_gemm_library loom_gemm_onednn, loom_gemm_openblas;
+
+struct loom_cpu {
+    loom_kernels table; /* first: a loom_kernels of the CPU is a loom_cpu */
+    const loom_cpu_ops *ops;
+    const loom_gemm_library *gemm_library; /* NULL: ops->gemm */
+    void *gemm_state;
+    int threads;
+    void *workspace;
+    size_t workspace_bytes;
+};
+
+loom_status loom_cpu_open(loom_device *device, const loom_kernels_config *config, loom_kernels **kernels);
+void loom_cpu_close(loom_kernels *kernels);
+
+/* Scratch memory for one operation, aligned to 64, contents unknown. The next call takes it back. */
+loom_status loom_cpu_workspace(loom_cpu *cpu, size_t bytes, void **workspace);
+
+/* bias added to the rows of a product that a library made without it. */
+loom_status loom_cpu_gemm_bias(loom_cpu *cpu, const loom_gemm_args *a);
+
+#endif
