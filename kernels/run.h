@@ -2,11 +2,11 @@
 #ifndef LOOM_KERNELS_RUN_H
 #define LOOM_KERNELS_RUN_H
 
-#include <rankloom/device.h>
+#include "device/stream.h"
 
 static inline loom_status loom_kernel_begin(loom_stream *stream)
 {
-    return loom_stream_wait(stream);
+    return loom_stream_sync_for_compute(stream);
 }
 
 #endif

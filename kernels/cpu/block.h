@@ -89,6 +89,14 @@ LOOM_INLINE void mask_lanes(const loom_attention_mask *mask, const token_tags *q
     }
 }
 
+/* Strides with "tight" filled in. */
+static inline loom_bshk bshk_of(loom_bshk at, int64_t heads, int64_t head_dim, int64_t seq)
+{
+    at.token = or_tight(at.token, heads * head_dim);
+    at.sequence = or_tight(at.sequence, seq * at.token);
+    return at;
+}
+
 static inline int64_t padded(int64_t count)
 {
     return (count + LANES - 1) / LANES * LANES;

@@ -121,7 +121,7 @@ loom_status ISA(gemm)(loom_cpu *cpu, const loom_gemm_args *a)
     void *workspace;
     loom_status status = loom_cpu_workspace(cpu, (size_t)(packed_b + cpu->threads * ROW_BLOCK * K_BLOCK) * sizeof(float), &workspace);
 
-    if (status < 0)
+    if (status < 0 || a->m == 0 || a->n == 0)
         return status;
     block_product p = {
         .a = a,

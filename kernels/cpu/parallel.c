@@ -44,3 +44,16 @@ void loom_parallel_tasks(int threads, int64_t count, loom_task_fn *task, const v
         task(context, i, 0);
 #endif
 }
+
+int loom_parallel_team(int threads)
+{
+#ifdef _OPENMP
+    int before = omp_get_max_threads();
+
+    if (before != threads)
+        omp_set_num_threads(threads);
+    return before;
+#else
+    return threads;
+#endif
+}
