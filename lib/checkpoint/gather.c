@@ -1,0 +1,183 @@
+/* Every global tensor, whole, on world rank 0: who holds which piece is exchanged first, then the pieces travel one by one. */
+#include <rankloom/weights.h>
+
+#include "core/try.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* A piece of a global tensor on some rank. */
+typedef struct piece {
+    loom_shard shard;
+    int rank;  /* of the world */
+    int param; /* index in that rank's list */
+} piece;
+
+typedef struct gathering {
+    loom_mesh *mesh;
+    const loom_param_list *params;
+    loom_weights_what what;
+    loom_stream *stream;
+    piece *pieces; /* of all ranks, by (name, rank) */
+    int count;
+    float *landing; /* of a piece from another rank */
+    float *tensor;
+    int64_t landing_count, tensor_count;
+} gathering;
+
+/* One copy of everything: the first data- and context-parallel rank of each (tp, pp), the first holder, the tied owner. Experts: the first of edp. */
+static bool gives(const loom_mesh *mesh, const loom_shard *shard)
+{
+    bool first = shard->expert ? mesh->here.at[LOOM_AXIS_EDP] == 0 : mesh->here.at[LOOM_AXIS_DP] == 0 && mesh->here.at[LOOM_AXIS_CP] == 0;
+
+    return first && shard->holder == 0 && (!shard->tied || shard->tied_owner);
+}
+
+static int compare_pieces(const void *left, const void *right)
+{
+    const piece *a = left, *b = right;
+    int order = strcmp(a->shard.name, b->shard.name);
+
+    return order ? order : a->rank - b->rank;
+}
+
+/* Every rank tells all its pieces; all then have the same sorted list. */
+static loom_status exchange_pieces(gathering *g)
+{
+    loom_comm *world = g->mesh->world;
+    loom_device *device = loom_comm_device(world);
+    int ranks = loom_comm_size(world), mine = 0;
+    int64_t *counts = NULL, most = 0;
+    piece *all = NULL;
+    loom_status status;
+
+    LOOM_TRY(loom_alloc(device, (size_t)ranks * sizeof *counts, LOOM_MEM_OTHER, (void **)&counts));
+    for (int i = 0; i < g->params->count; i++)
+        mine += gives(g->mesh, &g->params->at[i]->shard);
+    counts[loom_comm_rank(world)] = mine;
+    LOOM_TRY(loom_all_gather(world, &counts[loom_comm_rank(world)], counts, 1, LOOM_I64, g->stream));
+    LOOM_TRY(loom_stream_wait(g->stream));
+    for (int r = 0; r < ranks; r++)
+        most = counts[r] > most ? counts[r] : most;
+
+    LOOM_TRY(loom_alloc(device, (size_t)ranks * (size_t)most * sizeof *all, LOOM_MEM_OTHER, (void **)&all));
+    piece *own = all + loom_comm_rank(world) * most;
+    for (int i = 0; i < g->params->count; i++)
+        if (gives(g->mesh, &g->params->at[i]->shard))
+            *own++ = (piece){g->params->at[i]->shard, loom_comm_rank(world), i};
+    LOOM_TRY(loom_all_gather(world, all + loom_comm_rank(world) * most, all, (size_t)most * sizeof *all, LOOM_U8, g->stream));
+    LOOM_TRY(loom_stream_wait(g->stream));
+
+    g->pieces = malloc(((size_t)ranks * (size_t)most + 1) * sizeof *g->pieces);
+    if (!g->pieces) {
+        status = loom_fail(LOOM_E_MEMORY, "no memory for the list of %lld tensor pieces", (long long)ranks * (long long)most);
+        goto fail;
+    }
+    for (int r = 0; r < ranks; r++)
+        for (int64_t i = 0; i < counts[r]; i++)
+            g->pieces[g->count++] = all[r * most + i];
+    qsort(g->pieces, (size_t)g->count, sizeof *g->pieces, compare_pieces);
+
+fail:
+    loom_free(device, all);
+    loom_free(device, counts);
+    return status < 0 ? status : LOOM_OK;
+}
+
+static loom_status allocate(gathering *g)
+{
+    loom_device *device = loom_comm_device(g->mesh->world);
+    loom_status status;
+
+    for (int i = 0; i < g->count; i++) {
+        int64_t local = loom_shard_local_count(&g->pieces[i].shard), global = loom_shard_global_count(&g->pieces[i].shard);
+
+        g->landing_count = local > g->landing_count ? local : g->landing_count;
+        g->tensor_count = global > g->tensor_count ? global : g->tensor_count;
+    }
+    if (loom_comm_rank(g->mesh->world) != 0)
+        return LOOM_OK;
+    LOOM_TRY(loom_alloc(device, (size_t)g->landing_count * sizeof(float), LOOM_MEM_OTHER, (void **)&g->landing));
+    LOOM_TRY(loom_alloc(device, (size_t)g->tensor_count * sizeof(float), LOOM_MEM_OTHER, (void **)&g->tensor));
+    return LOOM_OK;
+
+fail:
+    return status;
+}
+
+typedef struct placing {
+    const float *from;
+    float *to;
+} placing;
+
+static loom_status place_run(void *context, int64_t local, int64_t global, int64_t count)
+{
+    placing *p = context;
+
+    memcpy(p->to + global, p->from + local, (size_t)count * sizeof(float));
+    return LOOM_OK;
+}
+
+/* The piece reaches rank 0's tensor: over the wire, or from its own memory. */
+static loom_status move_piece(gathering *g, const piece *from)
+{
+    loom_comm *world = g->mesh->world;
+    size_t count = (size_t)loom_shard_local_count(&from->shard);
+    bool mine = from->rank == loom_comm_rank(world);
+    const float *data = g->landing;
+    loom_status status;
+
+    if (mine) {
+        const loom_param *param = g->params->at[from->param];
+
+        data = g->what == LOOM_WEIGHTS_VALUES ? param->value : param->gradient;
+        if (loom_comm_rank(world) != 0)
+            LOOM_TRY(loom_send(world, data, count, LOOM_F32, 0, 0, g->stream));
+    } else if (loom_comm_rank(world) == 0) {
+        LOOM_TRY(loom_recv(world, g->landing, count, LOOM_F32, from->rank, 0, g->stream));
+        LOOM_TRY(loom_stream_wait(g->stream));
+    }
+    if (loom_comm_rank(world) != 0)
+        return LOOM_OK;
+    return loom_shard_visit(&from->shard, place_run, &(placing){data, g->tensor});
+
+fail:
+    return status;
+}
+
+static loom_status gather_all(gathering *g, loom_weights_visit_fn *visit, void *context)
+{
+    bool root = loom_comm_rank(g->mesh->world) == 0;
+    loom_status status;
+
+    for (int i = 0, next; i < g->count; i = next) {
+        for (next = i; next < g->count && strcmp(g->pieces[next].shard.name, g->pieces[i].shard.name) == 0; next++)
+            LOOM_TRY(move_piece(g, &g->pieces[next]));
+        if (root)
+            LOOM_TRY(visit(context, &g->pieces[i].shard, g->tensor));
+    }
+    return loom_stream_wait(g->stream);
+
+fail:
+    return status;
+}
+
+loom_status loom_weights_gather(loom_mesh *mesh, const loom_param_list *params, loom_weights_what what, loom_weights_visit_fn *visit,
+                                void *context)
+{
+    loom_device *device = loom_comm_device(mesh->world);
+    gathering g = {.mesh = mesh, .params = params, .what = what};
+    loom_status status;
+
+    LOOM_TRY(loom_stream_open(device, LOOM_STREAM_INLINE, "weights", &g.stream));
+    LOOM_TRY(exchange_pieces(&g));
+    LOOM_TRY(allocate(&g));
+    LOOM_TRY(gather_all(&g, visit, context));
+
+fail:
+    loom_free(device, g.tensor);
+    loom_free(device, g.landing);
+    free(g.pieces);
+    loom_stream_close(g.stream);
+    return status < 0 ? status : LOOM_OK;
+}
