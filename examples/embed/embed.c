@@ -29,11 +29,6 @@ typedef struct my_stage {
     double loss;
 } my_stage;
 
-static float goal(float x)
-{
-    return sinf(3 * x) / 2;
-}
-
 /* out = x + down(gelu(up(x))); the last stage compares with the goal of the first stage's x, which it can recompute from the seed. */
 static loom_status forward(void *context, int chunk, int micro_batch, int slot, const float *input, float *output)
 {
@@ -49,7 +44,7 @@ static loom_status forward(void *context, int chunk, int micro_batch, int slot, 
     CHECK(loom_linear_add_bias(&s->down, out, TOKENS));
     CHECK(k->add(k, &(loom_add_args){.y = out, .a = out, .b = x, .count = TOKENS * FEATURES}, s->tp->compute));
     for (int i = 0; s->last && i < TOKENS * FEATURES; i++) {
-        float error = out[i] - goal(s->x[micro_batch][i]);
+        float error = out[i] - sinf(3 * s->x[micro_batch][i]) / 2;
         s->loss += error * error / 2;
         s->error[slot][i] = error;
     }

@@ -1,0 +1,30 @@
+/* What the independent float64 implementation says of a fixture model, and how far a float32 run may be from it. */
+#ifndef TEST_PARALLEL_TRUTH_H
+#define TEST_PARALLEL_TRUTH_H
+
+#include <rankloom/rankloom.h>
+
+enum { TRUTH_STEPS = 20, TRUTH_BATCH = 8, TRUTH_SEQ = 32 };
+
+/* Limits of the fixtures' README: about five times the measured float32 distance, below what any typical mistake does. */
+#define TRUTH_LOSS 3e-6          /* absolute */
+#define TRUTH_GRAD_NORM 8e-6     /* relative */
+#define TRUTH_GRADIENT 5e-6      /* relative L2 of a tensor */
+#define TRUTH_LOGITS 1e-5        /* absolute */
+
+typedef struct truth {
+    char folder[512];
+    loom_model model;
+    double loss[TRUTH_STEPS], grad_norm[TRUTH_STEPS];
+    double first_grad_norm;
+    loom_safetensors *gradients, *expected;
+} truth;
+
+/* Aborts the test when a file is not as it should be. `folder` is relative to the test data. */
+void truth_open(const char *name, truth *t);
+void truth_close(truth *t);
+
+/* Relative L2 distance of `data` * scale from tensor `name` of `file`; NaN when shapes differ. */
+double truth_distance(const loom_safetensors *file, const char *name, const float *data, int64_t count, double scale);
+
+#endif
