@@ -177,7 +177,7 @@ static void complain(const loom_launch *launch, loom_status status)
 
 int main(int argc, char **argv)
 {
-    arguments a;
+    arguments a = {0};
     loom_launch launch = {0};
     gpt_run *run = calloc(1, sizeof *run);
     loom_status status = run ? parse(argc, argv, &a) : loom_fail(LOOM_E_MEMORY, "no memory to start");

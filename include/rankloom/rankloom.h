@@ -19,7 +19,6 @@
 #include <rankloom/tp.h>
 #include <rankloom/pp.h>
 #include <rankloom/dp.h>
-#include <rankloom/safetensors.h>
 #include <rankloom/weights.h>
 #include <rankloom/monitor.h>
 
