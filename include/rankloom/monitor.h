@@ -20,7 +20,7 @@ typedef enum loom_time_kind {
 } loom_time_kind;
 LOOM_API const char *loom_time_kind_name(loom_time_kind kind); /* "compute", "comm_tp", …, "pipeline", "data", "checkpoint", "other" */
 
-typedef struct loom_monitor loom_monitor; /* opaque; used by one thread */
+typedef struct loom_monitor loom_monitor; /* opaque; used by one thread. Every call but open takes NULL, and does nothing then */
 
 typedef struct loom_monitor_config {
     const char *metrics; /* JSON lines, written by world rank 0 only; NULL: none */
@@ -35,7 +35,7 @@ LOOM_API void loom_monitor_close(loom_monitor *monitor);         /* accepts NULL
 
 /* Spans nest; each second belongs to the innermost span. Time that a comm of the mesh kept a stream waiting is taken out of the span and booked under
  * its axis by itself. Outside any span: OTHER. The kinds of a step sum to the step by construction. */
-LOOM_API void loom_span_begin(loom_monitor *monitor, loom_time_kind kind, const char *name); /* name: static or interned; monitor NULL: nothing */
+LOOM_API void loom_span_begin(loom_monitor *monitor, loom_time_kind kind, const char *name); /* name: lent until the span ends */
 LOOM_API void loom_span_end(loom_monitor *monitor);
 /* For the trace: something that is no span, on a track of its own (a stage's actions, a loader's thread). Monotonic seconds. Copies both texts. */
 LOOM_API void loom_monitor_event(loom_monitor *monitor, const char *track, const char *name, double begin_s, double end_s);

@@ -38,7 +38,7 @@ loom_status loom_monitor_write(loom_monitor *m, const loom_step_metrics *s)
     loom_text line = {0};
     loom_status status = LOOM_OK;
 
-    if (!m->metrics)
+    if (!m || !m->metrics)
         return LOOM_OK;
     loom_text_add(&line, "{\"step\": %" PRId64, s->step);
     add(&line, "loss", s->loss);

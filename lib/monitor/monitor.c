@@ -91,7 +91,7 @@ fail:
 
 loom_status loom_monitor_finish(loom_monitor *m)
 {
-    return m->trace.prefix ? loom_trace_write(m) : LOOM_OK;
+    return m && m->trace.prefix ? loom_trace_write(m) : LOOM_OK;
 }
 
 void loom_monitor_close(loom_monitor *m)
@@ -184,7 +184,9 @@ void loom_monitor_step_begin(loom_monitor *m, int64_t step)
 {
     double before_s[LOOM_TIME_KINDS] = {0};
 
-    (void)step;
+    if (!m)
+        return;
+    snprintf(m->step_name, sizeof m->step_name, "step %lld", (long long)step);
     take_exposed(m, before_s); /* what came before the step is not part of it */
     memset(m->seconds, 0, sizeof m->seconds);
     m->trace.on = m->trace.prefix && m->steps_begun >= m->trace.first && m->steps_begun < m->trace.last;
@@ -224,9 +226,12 @@ double loom_monitor_step_end(loom_monitor *m, double seconds[LOOM_TIME_KINDS])
 {
     double now_s = loom_now_s(), total_s = 0;
 
+    memset(seconds, 0, LOOM_TIME_KINDS * sizeof *seconds);
+    if (!m)
+        return 0;
     book(m, now_s);
     if (m->trace.on)
-        loom_trace_add(&m->trace, "step", "step", m->step_begin_s, now_s);
+        loom_trace_add(&m->trace, "step", m->step_name, m->step_begin_s, now_s);
     m->trace.on = false;
     memcpy(seconds, m->seconds, sizeof m->seconds);
     for (int kind = 0; kind < LOOM_TIME_KINDS; kind++)

@@ -53,6 +53,7 @@ struct loom_monitor {
     double mark_s;  /* up to here time is booked */
     double seconds[LOOM_TIME_KINDS];
     double step_begin_s;
+    char step_name[32];
     int64_t steps_begun;
 
     double *of_ranks; /* [2][world][LOOM_TIME_KINDS] in comm memory: mine, then everybody's; NULL without metrics */
