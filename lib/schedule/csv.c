@@ -232,7 +232,7 @@ static loom_status build(reading *r, int stages, int chunks_per_stage, loom_sche
         s->has_comm = r->has_comm;
         place_chunks(r, s->stage_of_chunk);
     }
-    for (int stage = 0; s && stage < r->rows && r->n_problems == 0; stage++) {
+    for (int stage = 0, rows = r->n_problems == 0 ? r->rows : 0; stage < rows; stage++) {
         s->stage[stage] = r->row[stage];
         r->row[stage] = (loom_stage_actions){0};
         for (int i = 0; i < s->stage[stage].count; i++)
