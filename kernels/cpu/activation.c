@@ -12,15 +12,23 @@ LOOM_INLINE vf gelu(vf x)
     return x / (1.0f + vf_exp(-u2));
 }
 
+/* 1 / (1 + exp(-x)), and what is left of it to 1, without the cancellation of 1 - s. Where exp(-x) overflows both are 0. */
+LOOM_INLINE vf sigmoid(vf x, vf *rest)
+{
+    vf e = vf_exp(-x), s = 1.0f / (1.0f + e);
+
+    *rest = vf_min(vf_set(3e38f), e) * s;
+    return s;
+}
+
 /* s + x s (1 - s) du2/dx with s the sigmoid of u2. From |x| = 30 on it is 0 or 1 to the last bit, and 30^3 does not overflow. */
 LOOM_INLINE vf gelu_slope(vf x)
 {
-    vf c = vf_min(vf_set(30.0f), vf_max(vf_set(-30.0f), x)), square = c * c;
-    vf e = vf_exp(vf_min(vf_set(80.0f), -c * vf_fma(square, vf_set(TWO_ROOT * CUBIC), vf_set(TWO_ROOT))));
-    vf s = 1.0f / (1.0f + e);
+    vf c = vf_min(vf_set(30.0f), vf_max(vf_set(-30.0f), x)), square = c * c, rest;
+    vf s = sigmoid(c * vf_fma(square, vf_set(TWO_ROOT * CUBIC), vf_set(TWO_ROOT)), &rest);
     vf slope = vf_fma(square, vf_set(3 * TWO_ROOT * CUBIC), vf_set(TWO_ROOT));
 
-    return s * vf_fma(c * slope, e * s, vf_set(1.0f));
+    return s * vf_fma(c * slope, rest, vf_set(1.0f));
 }
 
 LOOM_INLINE void gelu_step(const loom_gelu_args *a, int64_t i, int n)
@@ -88,11 +96,11 @@ typedef struct swiglu_row {
 
 LOOM_INLINE void swiglu_backward_step(const swiglu_row *r, int64_t i, int n)
 {
-    vf gate = vf_get(r->gate + i, n), up = vf_get(r->up + i, n), dy = vf_get(r->dy + i, n);
-    vf e = vf_exp(vf_min(vf_set(80.0f), -gate)), s = 1.0f / (1.0f + e);
+    vf gate = vf_get(r->gate + i, n), up = vf_get(r->up + i, n), dy = vf_get(r->dy + i, n), rest;
+    vf s = sigmoid(gate, &rest);
 
     vf_put(r->dup + i, dy * gate * s, n);
-    vf_put(r->dgate + i, dy * up * s * vf_fma(gate, e * s, vf_set(1.0f)), n); /* e s is 1 - s without the cancellation */
+    vf_put(r->dgate + i, dy * up * s * vf_fma(gate, rest, vf_set(1.0f)), n);
 }
 
 static void swiglu_backward_rows(const void *context, int64_t from, int64_t to)

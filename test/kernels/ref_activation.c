@@ -4,9 +4,10 @@
 
 static const double ROOT_2_OVER_PI = 0.79788456080286535588;
 
+/* x/2 (1 + tanh(u)), written without the cancellation of 1 + tanh(u) far to the left. */
 double ref_gelu(double x)
 {
-    return 0.5 * x * (1 + tanh(ROOT_2_OVER_PI * (x + 0.044715 * x * x * x)));
+    return x / (1 + exp(-2 * ROOT_2_OVER_PI * (x + 0.044715 * x * x * x)));
 }
 
 double ref_gelu_slope(double x)
