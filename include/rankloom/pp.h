@@ -23,17 +23,14 @@ typedef struct loom_stage_ops {
 typedef struct loom_pipeline loom_pipeline; /* opaque */
 
 /* `schedule` has sends and receives (loom_schedule_for_layout) and must outlive the pipeline, as must mesh and compute stream.
- * boundary: f32 elements that one micro-batch hands from chunk to chunk on this rank. All buffers are allocated here, sized by the schedule's proven peak. */
+ * boundary: f32 elements that one micro-batch hands from chunk to chunk on this rank. All buffers are allocated here: loom_schedule_buffers() of one boundary each (f32, rounded up to 64 bytes),
+ * inputs as LOOM_MEM_ACTIVATIONS, messages as LOOM_MEM_COMM. */
 LOOM_API loom_status loom_pipeline_open(loom_mesh *mesh, const loom_schedule *schedule, size_t boundary, const loom_stage_ops *ops,
                                         loom_stream *compute, loom_pipeline **pipeline);
 LOOM_API void loom_pipeline_close(loom_pipeline *pipeline); /* accepts NULL */
 
 /* Slots that a chunk needs on its stage: its most micro-batches in flight. Known from the schedule alone, before the stage allocates. */
 LOOM_API int loom_pipeline_slots(const loom_schedule *schedule, int chunk);
-
-/* What loom_pipeline_open allocates on `stage`, in buffers of one boundary (f32, each rounded up to 64 bytes): activations are inputs that wait
- * for their backward (LOOM_MEM_ACTIVATIONS), messages are gradients that arrive and what is on its way out (LOOM_MEM_COMM). */
-LOOM_API loom_status loom_pipeline_buffers(const loom_schedule *schedule, int stage, int *activations, int *messages);
 
 /* Runs every action of this stage once: one training step's forwards and backwards. Returns when all is done, sends included.
  * The first failure (of a callback, or of a message: LOOM_E_PEER, LOOM_E_MISMATCH) ends the step with a message that says in which action;

@@ -7,7 +7,7 @@
 
 #include "core/clock.h"
 #include "core/try.h"
-#include "pp/plan.h"
+#include "schedule/plan.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +26,7 @@ struct loom_pipeline {
     loom_stage_ops ops;
     loom_stream *compute;
     size_t boundary;
-    loom_pp_plan plan;
+    loom_stage_plan plan;
     float *activations, *messages; /* what the buffers' data point into */
     message_buffer *buffer;        /* [plan.buffers] */
     loom_pipeline_time *time;        /* [plan.steps] */
@@ -53,55 +53,9 @@ int loom_pipeline_slots(const loom_schedule *schedule, int chunk)
     return most;
 }
 
-/* The fewest outbox buffers of a channel, from two so that one can be filled while one is under way, with which this schedule is proved to run. */
-static loom_status outbox_room(const loom_schedule *schedule, int *room)
-{
-    loom_status status = loom_schedule_verify(schedule, -1, NULL);
-
-    if (status < 0)
-        return status;
-    for (*room = 2; *room < schedule->micro_batches; *room *= 2)
-        if (loom_schedule_verify(schedule, *room, NULL) == LOOM_OK)
-            return LOOM_OK;
-    return LOOM_OK; /* room for every message of a channel is no limit at all */
-}
-
-static loom_status plan_of_stage(const loom_schedule *schedule, int stage, loom_pp_plan *plan)
-{
-    int room;
-    loom_status status;
-
-    if (!schedule->has_comm)
-        return loom_fail(LOOM_E_INVALID, "the schedule has no sends and receives; add them with loom_schedule_add_comm()");
-    status = outbox_room(schedule, &room);
-    return status < 0 ? status : loom_pp_plan_make(schedule, stage, room, plan);
-}
-
-static int count_buffers(const loom_pp_plan *plan, bool activations)
-{
-    int count = 0;
-
-    for (int i = 0; i < plan->buffers; i++)
-        count += (plan->use[i] == LOOM_PP_INPUT) == activations;
-    return count;
-}
-
-loom_status loom_pipeline_buffers(const loom_schedule *schedule, int stage, int *activations, int *messages)
-{
-    loom_pp_plan plan;
-    loom_status status = plan_of_stage(schedule, stage, &plan);
-
-    if (status < 0)
-        return status;
-    *activations = count_buffers(&plan, true);
-    *messages = count_buffers(&plan, false);
-    loom_pp_plan_free(&plan);
-    return LOOM_OK;
-}
-
 /* --- opening ------------------------------------------------------------------------------------------------------------ */
 
-static loom_status check_ops(const loom_pp_plan *plan, const loom_stage_ops *ops)
+static loom_status check_ops(const loom_stage_plan *plan, const loom_stage_ops *ops)
 {
     if (!ops->forward)
         return loom_fail(LOOM_E_INVALID, "the stage has no forward");
@@ -116,16 +70,16 @@ static loom_status check_ops(const loom_pp_plan *plan, const loom_stage_ops *ops
     return LOOM_OK;
 }
 
-static const char *stream_name(loom_pp_buffer_use use)
+static const char *stream_name(loom_buffer_use use)
 {
-    return use == LOOM_PP_INPUT ? "recv forward" : use == LOOM_PP_GRADIENT ? "recv backward" : "send";
+    return use == LOOM_BUFFER_INPUT ? "recv forward" : use == LOOM_BUFFER_GRADIENT ? "recv backward" : "send";
 }
 
 static loom_status open_buffers(loom_pipeline *p)
 {
     loom_device *device = p->device;
     size_t each = (p->boundary + ALIGN_F32 - 1) / ALIGN_F32 * ALIGN_F32;
-    int activations = count_buffers(&p->plan, true), messages = count_buffers(&p->plan, false);
+    int activations = loom_stage_plan_buffers(&p->plan, true), messages = loom_stage_plan_buffers(&p->plan, false);
     loom_status status;
 
     p->buffer = calloc((size_t)p->plan.buffers + 1, sizeof *p->buffer);
@@ -136,8 +90,8 @@ static loom_status open_buffers(loom_pipeline *p)
     LOOM_TRY(loom_alloc(device, (size_t)messages * each * sizeof(float), LOOM_MEM_COMM, (void **)&p->messages));
     for (int i = 0; i < p->plan.buffers; i++) {
         message_buffer *b = &p->buffer[i];
-        float *pool = p->plan.use[i] == LOOM_PP_INPUT ? p->activations : p->messages;
-        int index = p->plan.use[i] == LOOM_PP_INPUT ? --activations : --messages;
+        float *pool = p->plan.use[i] == LOOM_BUFFER_INPUT ? p->activations : p->messages;
+        int index = p->plan.use[i] == LOOM_BUFFER_INPUT ? --activations : --messages;
         b->data = pool + (size_t)index * each;
         LOOM_TRY(loom_stream_open(device, LOOM_STREAM_INLINE, stream_name(p->plan.use[i]), &b->stream));
         LOOM_TRY(loom_event_open(device, &b->done));
@@ -164,7 +118,7 @@ loom_status loom_pipeline_open(loom_mesh *mesh, const loom_schedule *schedule, s
     p->ops = *ops;
     p->compute = compute;
     p->boundary = boundary;
-    LOOM_TRY(plan_of_stage(schedule, stage, &p->plan));
+    LOOM_TRY(loom_stage_plan_make(schedule, stage, &p->plan));
     LOOM_TRY(check_ops(&p->plan, ops));
     LOOM_TRY(open_buffers(p));
     *pipeline = p;
@@ -187,7 +141,7 @@ void loom_pipeline_close(loom_pipeline *p)
     loom_free(p->device, p->messages);
     free(p->buffer);
     free(p->time);
-    loom_pp_plan_free(&p->plan);
+    loom_stage_plan_free(&p->plan);
     free(p);
 }
 
@@ -201,7 +155,7 @@ static uint64_t tag_of(const loom_action *a)
 }
 
 /* Compute that still reads or writes the buffer comes first; on CPU it is over by now. */
-static loom_status start_message(loom_pipeline *p, const loom_pp_step *step)
+static loom_status start_message(loom_pipeline *p, const loom_stage_step *step)
 {
     const loom_action *a = &step->action;
     loom_comm *pp = p->mesh->axis[LOOM_AXIS_PP];
@@ -233,7 +187,7 @@ static float *data_of(const loom_pipeline *p, int buffer)
     return buffer < 0 ? NULL : p->buffer[buffer].data;
 }
 
-static loom_status call_stage(loom_pipeline *p, const loom_pp_step *step)
+static loom_status call_stage(loom_pipeline *p, const loom_stage_step *step)
 {
     const loom_action *a = &step->action;
     const loom_stage_ops *ops = &p->ops;
@@ -251,7 +205,7 @@ static loom_status call_stage(loom_pipeline *p, const loom_pp_step *step)
     }
 }
 
-static loom_status compute(loom_pipeline *p, const loom_pp_step *step, double *wait_s)
+static loom_status compute(loom_pipeline *p, const loom_stage_step *step, double *wait_s)
 {
     const int touched[] = {step->input, step->output, step->d_output, step->d_input};
     loom_status status;
@@ -275,7 +229,7 @@ static bool is_message(uint8_t kind)
 
 static loom_status run_step(loom_pipeline *p, int i)
 {
-    const loom_pp_step *step = &p->plan.step[i];
+    const loom_stage_step *step = &p->plan.step[i];
     loom_pipeline_time *time = &p->time[i];
     char name[64];
     loom_status status;

@@ -208,7 +208,7 @@ static void memory_is_what_was_foretold(const loom_device *device, const loom_le
     int activations, messages;
     loom_ledger now;
 
-    assert_ok(loom_pipeline_buffers(schedule, stage, &activations, &messages));
+    assert_ok(loom_schedule_buffers(schedule, stage, &activations, &messages));
     loom_device_ledger(device, &now);
     assert_int_equal(now.live[LOOM_MEM_ACTIVATIONS] - before->live[LOOM_MEM_ACTIVATIONS], 64 * activations);
     assert_int_equal(now.live[LOOM_MEM_COMM] - before->live[LOOM_MEM_COMM], 64 * messages);
@@ -428,7 +428,7 @@ static void any_stage_can_be_rehearsed_dry(void **state)
     assert_ok(loom_pipeline_open(mesh, schedule, boundary, &ops, stream, &pipeline));
     assert_ok(loom_pipeline_step(pipeline));
     assert_int_equal(called, 2 * MICRO_BATCHES);
-    assert_ok(loom_pipeline_buffers(schedule, STAGE, &activations, &messages));
+    assert_ok(loom_schedule_buffers(schedule, STAGE, &activations, &messages));
     loom_device_ledger(device, &ledger);
     assert_int_equal(ledger.live[LOOM_MEM_ACTIVATIONS], activations * boundary * sizeof(float));
     loom_comm_traffic(mesh->axis[LOOM_AXIS_PP], &traffic);
@@ -455,7 +455,7 @@ static void a_1f1b_stage_keeps_as_many_inputs_as_are_in_flight(void **state)
     assert_ok(loom_schedule_add_comm(schedule));
     for (int s = 0; s < STAGES; s++) {
         assert_int_equal(loom_pipeline_slots(schedule, s), STAGES - s);
-        assert_ok(loom_pipeline_buffers(schedule, s, &activations, &messages));
+        assert_ok(loom_schedule_buffers(schedule, s, &activations, &messages));
         assert_in_range(activations, s ? STAGES - s : 0, s ? STAGES - s + 1 : 0); /* one more where the next is received early */
     }
     loom_schedule_free(schedule);

@@ -2,7 +2,7 @@
  *   (1) a buffer has one owner at a time: it is acquired by a receive or a producer on this stage and released by its last reader;
  *   (2) outboxes go round in a ring per chunk and direction, so that a message of one never waits for a message of another;
  *   (3) at the end nothing is held: every activation met its backward, every received message its reader. */
-#include "pp/plan.h"
+#include "schedule/plan.h"
 
 #include "core/try.h"
 
@@ -14,7 +14,7 @@ enum { FORWARDS, BACKWARDS, DIRECTIONS };
 typedef struct planner {
     const loom_schedule *schedule;
     int stage, room;
-    loom_pp_plan *plan;
+    loom_stage_plan *plan;
     int *position;  /* [chunks] of a chunk among those of its stage */
     uint8_t *busy;  /* [plan->buffers] */
     int capacity;   /* of busy and plan->use */
@@ -42,7 +42,7 @@ static int at(const planner *p, int chunk, int micro_batch)
     return p->position[chunk] * p->schedule->micro_batches + micro_batch;
 }
 
-static loom_status new_buffer(planner *p, loom_pp_buffer_use use, int *buffer)
+static loom_status new_buffer(planner *p, loom_buffer_use use, int *buffer)
 {
     if (p->plan->buffers == p->capacity) {
         int capacity = p->capacity ? 2 * p->capacity : 16;
@@ -63,7 +63,7 @@ static loom_status new_buffer(planner *p, loom_pp_buffer_use use, int *buffer)
 }
 
 /* (1) The lowest free buffer of this use, or one more. */
-static loom_status acquire(planner *p, loom_pp_buffer_use use, int *buffer)
+static loom_status acquire(planner *p, loom_buffer_use use, int *buffer)
 {
     for (int i = 0; i < p->plan->buffers; i++)
         if (p->plan->use[i] == use && !p->busy[i]) {
@@ -91,7 +91,7 @@ static loom_status next_outbox(planner *p, int chunk, int direction, int *buffer
 
     p->turn[channel] = (p->turn[channel] + 1) % p->room;
     if (*place < 0) {
-        loom_status status = new_buffer(p, LOOM_PP_OUTBOX, place);
+        loom_status status = new_buffer(p, LOOM_BUFFER_OUTBOX, place);
         if (status < 0)
             return status;
     }
@@ -118,7 +118,7 @@ static void forget(planner *p, int chunk, int micro_batch)
 }
 
 /* Where a forward or backward puts what chunk `to` will read: straight into that chunk's own buffer if it is on this stage, else in an outbox. */
-static loom_status destination(planner *p, const loom_action *action, int to, int *inbox, loom_pp_buffer_use use, int direction, int *buffer)
+static loom_status destination(planner *p, const loom_action *action, int to, int *inbox, loom_buffer_use use, int direction, int *buffer)
 {
     loom_status status;
 
@@ -137,17 +137,17 @@ static loom_status destination(planner *p, const loom_action *action, int to, in
     return status;
 }
 
-static loom_status plan_forward(planner *p, loom_pp_step *step)
+static loom_status plan_forward(planner *p, loom_stage_step *step)
 {
     const loom_action *a = &step->action;
 
     step->slot = take_slot(p, a->chunk, a->micro_batch);
     step->input = p->input[at(p, a->chunk, a->micro_batch)];
     assert((step->input >= 0) == (a->chunk > 0));
-    return destination(p, a, a->chunk + 1, p->input, LOOM_PP_INPUT, FORWARDS, &step->output);
+    return destination(p, a, a->chunk + 1, p->input, LOOM_BUFFER_INPUT, FORWARDS, &step->output);
 }
 
-static loom_status plan_backward(planner *p, loom_pp_step *step)
+static loom_status plan_backward(planner *p, loom_stage_step *step)
 {
     const loom_action *a = &step->action;
     int *gradient = &p->gradient[at(p, a->chunk, a->micro_batch)];
@@ -158,7 +158,7 @@ static loom_status plan_backward(planner *p, loom_pp_step *step)
     if (a->kind != LOOM_BACKWARD_WEIGHT) {
         step->d_output = *gradient;
         assert((step->d_output >= 0) == (a->chunk + 1 < chunks(p)));
-        status = destination(p, a, a->chunk - 1, p->gradient, LOOM_PP_GRADIENT, BACKWARDS, &step->d_input);
+        status = destination(p, a, a->chunk - 1, p->gradient, LOOM_BUFFER_GRADIENT, BACKWARDS, &step->d_input);
         release(p, gradient);
     }
     if (a->kind != LOOM_BACKWARD_INPUT)
@@ -167,18 +167,18 @@ static loom_status plan_backward(planner *p, loom_pp_step *step)
 }
 
 /* A receive takes its buffer when it is posted, not when the message is there. */
-static loom_status plan_receive(planner *p, loom_pp_step *step)
+static loom_status plan_receive(planner *p, loom_stage_step *step)
 {
     const loom_action *a = &step->action;
     bool forwards = a->kind == LOOM_RECV_F;
     int *place = forwards ? &p->input[at(p, a->chunk + 1, a->micro_batch)] : &p->gradient[at(p, a->chunk - 1, a->micro_batch)];
-    loom_status status = acquire(p, forwards ? LOOM_PP_INPUT : LOOM_PP_GRADIENT, place);
+    loom_status status = acquire(p, forwards ? LOOM_BUFFER_INPUT : LOOM_BUFFER_GRADIENT, place);
 
     step->message = *place;
     return status;
 }
 
-static loom_status plan_step(planner *p, loom_pp_step *step)
+static loom_status plan_step(planner *p, loom_stage_step *step)
 {
     const loom_action *a = &step->action;
 
@@ -256,36 +256,84 @@ static void planner_close(planner *p)
 static void check_nothing_held(const planner *p)
 {
     for (int i = 0; i < p->plan->buffers; i++)
-        assert(p->plan->use[i] == LOOM_PP_OUTBOX || !p->busy[i]);
+        assert(p->plan->use[i] == LOOM_BUFFER_OUTBOX || !p->busy[i]);
     for (int i = 0; i < p->schedule->chunks_per_stage * p->schedule->micro_batches; i++)
         assert(!p->taken[i]);
 }
 
-loom_status loom_pp_plan_make(const loom_schedule *schedule, int stage, int room, loom_pp_plan *plan)
+/* The fewest outbox buffers of a channel, from two so that one can be filled while one is under way, with which this schedule is proved to run. */
+static loom_status outbox_room(const loom_schedule *schedule, int *room)
 {
-    const loom_stage_actions *actions = &schedule->stage[stage];
-    planner p = {.schedule = schedule, .stage = stage, .room = room, .plan = plan};
+    loom_status status = loom_schedule_verify(schedule, -1, NULL);
+
+    if (status < 0)
+        return status;
+    for (*room = 2; *room < schedule->micro_batches; *room *= 2)
+        if (loom_schedule_verify(schedule, *room, NULL) == LOOM_OK)
+            return LOOM_OK;
+    return LOOM_OK; /* room for every message of a channel is no limit at all */
+}
+
+static loom_status walk(planner *p)
+{
+    const loom_stage_actions *actions = &p->schedule->stage[p->stage];
+
+    for (int i = 0; i < actions->count; i++) {
+        loom_stage_step *step = &p->plan->step[i];
+        *step = (loom_stage_step){actions->at[i], .slot = -1, .input = -1, .output = -1, .d_output = -1, .d_input = -1, .message = -1};
+        loom_status status = plan_step(p, step);
+        if (status < 0)
+            return status;
+    }
+    check_nothing_held(p);
+    return LOOM_OK;
+}
+
+loom_status loom_stage_plan_make(const loom_schedule *schedule, int stage, loom_stage_plan *plan)
+{
+    planner p = {.schedule = schedule, .stage = stage, .plan = plan};
     loom_status status;
 
-    *plan = (loom_pp_plan){.steps = actions->count};
+    *plan = (loom_stage_plan){.steps = schedule->stage[stage].count};
+    if (!schedule->has_comm)
+        return loom_fail(LOOM_E_INVALID, "the schedule has no sends and receives; loom_schedule_add_comm() puts them in");
+    LOOM_TRY(outbox_room(schedule, &p.room));
     LOOM_TRY(planner_open(&p));
-    for (int i = 0; i < actions->count; i++) {
-        plan->step[i] = (loom_pp_step){actions->at[i], .slot = -1, .input = -1, .output = -1, .d_output = -1, .d_input = -1, .message = -1};
-        LOOM_TRY(plan_step(&p, &plan->step[i]));
-    }
-    check_nothing_held(&p);
+    LOOM_TRY(walk(&p));
     planner_close(&p);
     return LOOM_OK;
 
 fail:
     planner_close(&p);
-    loom_pp_plan_free(plan);
+    loom_stage_plan_free(plan);
     return status;
 }
 
-void loom_pp_plan_free(loom_pp_plan *plan)
+int loom_stage_plan_buffers(const loom_stage_plan *plan, bool inputs)
+{
+    int count = 0;
+
+    for (int i = 0; i < plan->buffers; i++)
+        count += (plan->use[i] == LOOM_BUFFER_INPUT) == inputs;
+    return count;
+}
+
+loom_status loom_schedule_buffers(const loom_schedule *schedule, int stage, int *inputs, int *messages)
+{
+    loom_stage_plan plan;
+    loom_status status = loom_stage_plan_make(schedule, stage, &plan);
+
+    if (status < 0)
+        return status;
+    *inputs = loom_stage_plan_buffers(&plan, true);
+    *messages = loom_stage_plan_buffers(&plan, false);
+    loom_stage_plan_free(&plan);
+    return LOOM_OK;
+}
+
+void loom_stage_plan_free(loom_stage_plan *plan)
 {
     free(plan->step);
     free(plan->use);
-    *plan = (loom_pp_plan){0};
+    *plan = (loom_stage_plan){0};
 }
