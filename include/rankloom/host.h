@@ -116,6 +116,8 @@ LOOM_API void loom_visible_clear(loom_visible *visible);
 /* --- a topology of it --------------------------------------------------------------------------------------------------------- */
 /* One node: the visible GPUs when there are any, else `cpu_ranks` ranks (0: one a NUMA node) on the allowed cores. */
 LOOM_API loom_status loom_topology_of_host(const loom_host *host, const loom_gpus *gpus, const char *visible_devices, int cpu_ranks, loom_topology **topology);
+/* The same of this machine: hwloc, NVML and CUDA_VISIBLE_DEVICES. */
+LOOM_API loom_status loom_topology_this_host(int cpu_ranks, loom_topology **topology);
 
 LOOM_END
 #endif

@@ -200,6 +200,8 @@ typedef struct loom_topology {
 LOOM_API loom_status loom_topology_load(const char *path, loom_topology **topology);
 LOOM_API loom_status loom_topology_parse(const char *source, const char *text, size_t bytes, loom_topology **topology);
 LOOM_API void loom_topology_free(loom_topology *topology); /* accepts NULL */
+/* The exact form as text; the caller frees it with loom_text_free() of <rankloom/text.h>. */
+LOOM_API loom_status loom_topology_write(const loom_topology *topology, char **text);
 /* Writes the exact form, which loads back equal (loom_topology_equal: everything but `source`). */
 LOOM_API loom_status loom_topology_save(const loom_topology *topology, const char *path);
 LOOM_API bool loom_topology_equal(const loom_topology *a, const loom_topology *b);

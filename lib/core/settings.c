@@ -216,3 +216,8 @@ int loom_setting_omp_threads(void)
 
     return threads > 0 && threads <= 65536 ? (int)threads : 0;
 }
+
+const char *loom_setting_visible_devices(void)
+{
+    return getenv("CUDA_VISIBLE_DEVICES");
+}

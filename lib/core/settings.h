@@ -34,4 +34,7 @@ loom_status loom_setting_choice(loom_setting setting, int *value); /* index in "
  * nothing else reads the environment. */
 int loom_setting_omp_threads(void);
 
+/* CUDA_VISIBLE_DEVICES as it stands, NULL when it is not set (empty means: none). */
+const char *loom_setting_visible_devices(void);
+
 #endif

@@ -1,6 +1,8 @@
 /* Building a topology node after node, and what follows from the parts. */
 #include "topology/build.h"
 
+#include "topology/exact.h"
+
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -89,17 +91,19 @@ loom_topology *loom_build_topology(loom_builder *builder)
     return builder->topology;
 }
 
-int loom_build_chip(loom_builder *builder, const loom_chip *chip)
+loom_status loom_build_chip(loom_builder *builder, const loom_chip *chip, int *index)
 {
     loom_topology *t = builder->topology;
 
-    for (int i = 0; i < t->n_chips; i++)
-        if (memcmp(&t->chips[i], chip, sizeof *chip) == 0)
-            return i;
+    for (*index = 0; *index < t->n_chips; ++*index)
+        if (loom_chip_equal(&t->chips[*index], chip))
+            return LOOM_OK;
+    if (t->n_chips == LOOM_MAX_CHIPS)
+        return loom_fail(LOOM_E_INVALID, "%s: more than %d kinds of device", t->source, LOOM_MAX_CHIPS);
     if (!loom_grow((void **)&t->chips, t->n_chips, &builder->chip_room, sizeof *t->chips))
-        return -1;
-    t->chips[t->n_chips] = *chip;
-    return t->n_chips++;
+        return no_memory(builder);
+    t->chips[t->n_chips++] = *chip;
+    return LOOM_OK;
 }
 
 loom_status loom_build_notice(loom_builder *builder, const char *format, ...)
@@ -196,13 +200,32 @@ static loom_status add_wires(loom_builder *builder, const loom_host_shape *shape
     return LOOM_OK;
 }
 
+/* A file of a few bytes can ask for any number of nodes: what is beyond every machine is refused before it is allocated. */
+static loom_status check_size(const loom_builder *builder, const loom_host_shape *shape)
+{
+    const loom_topology *t = builder->topology;
+    const struct {
+        const char *what;
+        int have, add, most;
+    } limits[] = {{"nodes", t->n_nodes, 1, LOOM_MAX_NODES},
+                  {"devices", t->n_devices, shape->devices, LOOM_MAX_DEVICES},
+                  {"NUMA nodes", t->n_numas, shape->numas, LOOM_MAX_DEVICES},
+                  {"network cards", t->n_nics, shape->nics, LOOM_MAX_DEVICES},
+                  {"wires", t->wires ? builder->n_wires : 0, shape->wires ? shape->devices * shape->devices : 0, LOOM_MAX_WIRES}};
+
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
+        if (limits[i].add > limits[i].most - limits[i].have)
+            return loom_fail(LOOM_E_INVALID, "%s: more than %d %s", t->source, limits[i].most, limits[i].what);
+    return shape->devices > 0 ? LOOM_OK : loom_fail(LOOM_E_INVALID, "%s: node %d has no devices", t->source, t->n_nodes);
+}
+
 loom_status loom_build_host(loom_builder *builder, const loom_host_shape *shape, int rack, bool joins)
 {
     loom_topology *t = builder->topology;
     loom_status status;
 
-    if (shape->devices > LOOM_MAX_DEVICES - t->n_devices)
-        return loom_fail(LOOM_E_INVALID, "%s: more than %d devices", t->source, LOOM_MAX_DEVICES);
+    if ((status = check_size(builder, shape)) < 0)
+        return status;
     if (!loom_grow((void **)&t->nodes, t->n_nodes, &builder->node_room, sizeof *t->nodes))
         return no_memory(builder);
     loom_topo_node *node = &t->nodes[t->n_nodes];

@@ -7,7 +7,10 @@
 
 enum {
     LOOM_MAX_NODE_DEVICES = 256, /* devices, NICs or NUMA nodes of one host */
-    LOOM_MAX_DEVICES = 1 << 20,  /* of a cluster: more is a typing error */
+    LOOM_MAX_DEVICES = 1 << 20,  /* of a cluster, and NICs, and NUMA nodes: more is a typing error */
+    LOOM_MAX_NODES = 1 << 17,
+    LOOM_MAX_WIRES = 1 << 26,
+    LOOM_MAX_CHIPS = 256, /* kinds of device */
 };
 
 /* One host as a source describes it. */
@@ -33,8 +36,8 @@ loom_status loom_build_open(const char *source, loom_builder **builder);
 void loom_build_close(loom_builder *builder); /* accepts NULL; frees the topology too unless it was finished */
 loom_topology *loom_build_topology(loom_builder *builder); /* to set name, levels, rails */
 
-/* Index of an equal chip, or of a new one; -1 when there is no memory. */
-int loom_build_chip(loom_builder *builder, const loom_chip *chip);
+/* Index of an equal chip, or of a new one. */
+loom_status loom_build_chip(loom_builder *builder, const loom_chip *chip, int *index);
 /* Adds a host in rack `rack`. With `joins`, its first group continues the last domain of the host before it (a domain that spans hosts). */
 loom_status loom_build_host(loom_builder *builder, const loom_host_shape *shape, int rack, bool joins);
 loom_status loom_build_notice(loom_builder *builder, const char *format, ...) LOOM_PRINTF(2, 3);

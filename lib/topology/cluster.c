@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_NODES = 1 << 17, SPANS_HOSTS = 17 /* a catalogue domain from here on is meant to span hosts: NVL72, TPU pods */ };
+enum { SPANS_HOSTS = 17 /* a catalogue domain from here on is meant to span hosts: NVL72, TPU pods */ };
 
 /* One group of equal (or, by gpus_per_node, nearly equal) nodes, as read. */
 typedef struct node_group {
@@ -71,7 +71,7 @@ static loom_status read_sizes(cluster *c, node_group *group, const char *devices
     if (!group->instance)
         loom_require(c->reader, group->map, devices_key);
     group->nodes = n_sizes > 1 ? (int64_t)n_sizes : 1;
-    bool told = loom_read_i64(c->reader, group->map, "nodes", 1, MAX_NODES, &group->nodes);
+    bool told = loom_read_i64(c->reader, group->map, "nodes", 1, LOOM_MAX_NODES, &group->nodes);
     if (told && n_sizes > 1 && group->nodes != (int64_t)n_sizes) {
         loom_reader_problem(c->reader, loom_node_get(group->map, devices_key), "%s lists %zu nodes, but nodes is %lld", devices_key, n_sizes,
                             (long long)group->nodes);
@@ -178,7 +178,7 @@ static loom_status read_domains(cluster *c, node_group *group)
     if (!loom_node_get(map, "domains"))
         return LOOM_OK;
 
-    if ((status = read_integers(c, map, "domains", 1, MAX_NODES, &group->domain_nodes, &group->n_domains)) < 0)
+    if ((status = read_integers(c, map, "domains", 1, LOOM_MAX_NODES, &group->domain_nodes, &group->n_domains)) < 0)
         return status;
     int64_t sum = 0;
     for (size_t i = 0; i < group->n_domains; i++)
@@ -192,7 +192,9 @@ static loom_status read_domains(cluster *c, node_group *group)
 /* A domain smaller than a node has to cut it evenly. */
 static void check_domain_cut(cluster *c, const node_group *group)
 {
-    for (int64_t i = 0; i < group->nodes && group->domain > 1; i++) {
+    const loom_node *told = loom_node_get(group->map, "nvlink_domain");
+
+    for (int64_t i = 0; i < group->nodes && group->domain > 1 && told; i++) {
         int64_t size = group->node_devices[i], below = group->domain, above = group->domain;
         if (size <= group->domain || size % group->domain == 0)
             continue;
@@ -200,7 +202,7 @@ static void check_domain_cut(cluster *c, const node_group *group)
             below--;
         while (size % above)
             above++;
-        loom_reader_problem(c->reader, loom_node_get(group->map, "nvlink_domain"), "nvlink_domain=%lld does not divide the %lld devices of node %lld; %lld and %lld do",
+        loom_reader_problem(c->reader, told, "nvlink_domain=%lld does not divide the %lld devices of node %lld; %lld and %lld do",
                             (long long)group->domain, (long long)size, (long long)i, (long long)below, (long long)above);
         return;
     }
@@ -354,8 +356,8 @@ static loom_status add_nodes(cluster *c, const node_group *group, loom_host_shap
     loom_status status = LOOM_OK;
 
     for (int i = 0; i < group->n_slots; i++)
-        if ((chip[i] = loom_build_chip(c->builder, &group->slots[i])) < 0)
-            return loom_fail(LOOM_E_MEMORY, "no memory for a chip");
+        if ((status = loom_build_chip(c->builder, &group->slots[i], &chip[i])) < 0)
+            return status;
     bool own_nics = nics == shape->devices;
     for (int i = 0; i < shape->devices; i++)
         shape->chip[i] = chip[group->n_slots > 1 ? i : 0];
@@ -447,7 +449,7 @@ loom_status loom_cluster_read(loom_reader *reader, const loom_node *map, loom_bu
 
     if (loom_read_text(reader, map, "name", &name))
         snprintf(t->name, sizeof t->name, "%s", name);
-    loom_read_int(reader, map, "nodes_per_rack", 1, MAX_NODES, &c.nodes_per_rack);
+    loom_read_int(reader, map, "nodes_per_rack", 1, LOOM_MAX_NODES, &c.nodes_per_rack);
     loom_read_bool(reader, map, "rails", &t->rails);
     read_levels(&c, map, t->levels);
     const loom_node *groups = loom_read_list(reader, map, "groups");

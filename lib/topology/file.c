@@ -1,5 +1,5 @@
 /* Reading a topology from whatever kind of file it is in. */
-#include "topology/sources.h"
+#include "topology/exact.h"
 
 #include "core/file.h"
 #include "core/try.h"
@@ -23,14 +23,20 @@ static loom_status read_yaml(const char *source, const char *text, size_t bytes,
         return status;
     }
     const loom_node *root = loom_config_root(config);
-    if (loom_node_get_kind(root) == LOOM_NODE_MAP)
-        loom_require(reader, root, "cluster");
-    const loom_node *cluster = loom_read_map(reader, root, "cluster");
-    loom_status read = cluster ? loom_cluster_read(reader, cluster, builder) : LOOM_OK;
+    const loom_node *exact = loom_read_map(reader, root, "topology"), *cluster = loom_read_map(reader, root, "cluster");
+    loom_status read = LOOM_OK;
+    if (exact && cluster)
+        loom_reader_problem(reader, cluster, "topology: and cluster: say the same in two forms; keep one");
+    else if (exact)
+        read = loom_exact_read(reader, exact, builder);
+    else if (cluster)
+        read = loom_cluster_read(reader, cluster, builder);
+    else if (root && !loom_node_get(root, "cluster") && !loom_node_get(root, "topology"))
+        loom_reader_problem(reader, root, "neither cluster: nor topology: is in it");
     status = loom_reader_finish(reader);
     loom_config_free(config);
-    if (status == LOOM_OK && !cluster)
-        status = loom_fail(LOOM_E_INVALID, "%s: no cluster: section in it", source);
+    if (status == LOOM_OK && !cluster && !exact)
+        status = loom_fail(LOOM_E_INVALID, "%s: neither cluster: nor topology: is in it", source);
     return read < 0 ? read : status;
 }
 
@@ -40,6 +46,7 @@ static loom_status read_matrix(const char *source, const char *text, size_t byte
     loom_host_shape *shape = loom_host_shape_new();
     loom_wire *wires = NULL;
     loom_chip chip;
+    int index;
     loom_status status;
 
     if (!shape)
@@ -47,10 +54,7 @@ static loom_status read_matrix(const char *source, const char *text, size_t byte
     LOOM_TRY(loom_matrix_read(source, text, bytes, shape, &wires));
     loom_collect_numas(shape);
     loom_chip_blank("GPU", LOOM_CHIP_GPU, &chip);
-    if (loom_build_chip(builder, &chip) < 0) {
-        status = loom_fail(LOOM_E_MEMORY, "%s: no memory for a chip", source);
-        goto fail;
-    }
+    LOOM_TRY(loom_build_chip(builder, &chip, &index));
     LOOM_TRY(loom_build_host(builder, shape, 0, false));
     status = loom_build_notice(builder, "a link matrix does not name the cards: their rates are unknown");
 

@@ -1,5 +1,5 @@
 /* The matrix of `nvidia-smi topo -m`: how the devices of one host are joined. */
-#include "topology/sources.h"
+#include "topology/exact.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -14,23 +14,19 @@ typedef struct table_line {
     int count;
 } table_line;
 
-/* "NV4", "SYS" …; false for anything else. */
-static bool read_wire(const char *text, loom_wire *wire)
+bool loom_wire_read(const char *text, loom_wire *wire)
 {
-    static const struct {
-        const char *name;
-        loom_path path;
-    } names[] = {{"X", LOOM_PATH_SELF},  {"PIX", LOOM_PATH_PIX},   {"PXB", LOOM_PATH_PXB}, {"PHB", LOOM_PATH_PHB},
-                 {"NODE", LOOM_PATH_NODE}, {"SYS", LOOM_PATH_SYS}, {"SOC", LOOM_PATH_SYS}, {"N/A", LOOM_PATH_UNKNOWN}};
     int links = 0, used = 0;
 
     if (sscanf(text, "NV%3d%n", &links, &used) == 1 && text[used] == '\0' && links > 0 && links < 256) {
         *wire = (loom_wire){LOOM_PATH_NVLINK, (uint8_t)links};
         return true;
     }
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (strcmp(text, names[i].name) == 0) {
-            *wire = (loom_wire){(uint8_t)names[i].path, 0};
+    if (strcmp(text, "SOC") == 0) /* what old drivers call SYS */
+        text = "SYS";
+    for (int path = 0; loom_path_names[path]; path++)
+        if (path != LOOM_PATH_NVLINK && strcmp(text, loom_path_names[path]) == 0) {
+            *wire = (loom_wire){(uint8_t)path, 0};
             return true;
         }
     return false;
@@ -131,7 +127,7 @@ static void nics_by_wire(const table_line *header, const table_line *row, int co
         loom_wire wire;
         if (!is_nic(header->cell[c]))
             continue;
-        if (read_wire(row->cell[c + 1], &wire) && wire.path < best_path) {
+        if (loom_wire_read(row->cell[c + 1], &wire) && wire.path < best_path) {
             best_path = (loom_path)wire.path;
             best = nic;
         }
@@ -149,7 +145,7 @@ static loom_status read_row(const char *source, const table_line *header, int co
     for (int c = 0, at = 0; c < columns; c++) {
         if (!is_device(header->cell[c]))
             continue;
-        if (!read_wire(row->cell[c + 1], &wires[device * devices + at]))
+        if (!loom_wire_read(row->cell[c + 1], &wires[device * devices + at]))
             return loom_fail(LOOM_E_INVALID, "%s: %s to %s is \"%s\": expected X, NV#, PIX, PXB, PHB, NODE or SYS", source, row->cell[0], header->cell[c],
                              row->cell[c + 1]);
         at++;

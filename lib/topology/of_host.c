@@ -1,6 +1,7 @@
 /* The topology of one host, from what hwloc and NVML say. */
 #include <rankloom/host.h>
 
+#include "core/settings.h"
 #include "core/try.h"
 #include "topology/build.h"
 #include "topology/catalogue.h"
@@ -70,13 +71,14 @@ static loom_status shape_cpu_ranks(loom_builder *builder, const loom_host *host,
     snprintf(chip.label, sizeof chip.label, "%.47s", host->cpu[0] ? host->cpu : "cpu");
     chip.link_domain = ranks;
     chip.memory_bytes = (loom_figure){(double)(host->memory_bytes / (uint64_t)ranks), LOOM_ORIGIN_READ};
-    int index = loom_build_chip(builder, &chip);
-    if (index < 0)
-        return loom_fail(LOOM_E_MEMORY, "no memory for a chip");
+    int index;
+    loom_status status = loom_build_chip(builder, &chip, &index);
+    if (status < 0)
+        return status;
     shape->devices = ranks;
     for (int rank = 0; rank < ranks; rank++) {
         loom_core_share share;
-        loom_status status = loom_host_share_cores(host, ranks, rank, NULL, &share);
+        status = loom_host_share_cores(host, ranks, rank, NULL, &share);
         if (status < 0)
             return status;
         shape->chip[rank] = index;
@@ -125,8 +127,9 @@ static loom_status shape_gpus(loom_builder *builder, const loom_gpus *gpus, cons
         loom_chip chip;
 
         chip_of_gpu(gpu, &chip);
-        if ((shape->chip[i] = loom_build_chip(builder, &chip)) < 0)
-            return loom_fail(LOOM_E_MEMORY, "no memory for a chip");
+        loom_status status = loom_build_chip(builder, &chip, &shape->chip[i]);
+        if (status < 0)
+            return status;
         shape->device_numa[i] = numa_index(shape, gpu->numa);
         for (int j = 0; j < count; j++)
             wires[i * count + j] = gpus->wires ? gpus->wires[visible->gpu[i] * gpus->count + visible->gpu[j]] : (loom_wire){LOOM_PATH_UNKNOWN, 0};
@@ -200,5 +203,21 @@ fail:
     loom_build_close(builder);
     loom_visible_clear(&visible);
     free(shape);
+    return status;
+}
+
+loom_status loom_topology_this_host(int cpu_ranks, loom_topology **topology)
+{
+    loom_host *host = NULL;
+    loom_gpus *gpus = NULL;
+    loom_status status;
+
+    LOOM_TRY(loom_host_read(NULL, &host));
+    LOOM_TRY(loom_gpus_read(NULL, &gpus));
+    LOOM_TRY(loom_topology_of_host(host, gpus, loom_setting_visible_devices(), cpu_ranks, topology));
+
+fail:
+    loom_gpus_free(gpus);
+    loom_host_free(host);
     return status;
 }
