@@ -1,0 +1,686 @@
+/* Collectives in shared memory. Each begins alike (meet), and then one of three bodies does the work: small (data came with the posts), direct
+ * (peers' buffers are read and written in their heaps), staged (through chunks). */
+#include "comm/shm.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/resume.h"
+#include "device/backend.h"
+
+/* --- helpers ------------------------------------------------------------------------------------------------------------- */
+
+static size_t element_bytes(const loom_call *call)
+{
+    return loom_dtype_bytes(call->dtype);
+}
+
+/* Bytes of the buffers that `send` and `recv` point to. */
+static size_t send_bytes(const loom_call *call)
+{
+    size_t bytes = call->count * element_bytes(call);
+
+    return call->kind == LOOM_CALL_REDUCE_SCATTER || call->kind == LOOM_CALL_ALL_TO_ALL ? bytes * (size_t)call->comm->size : bytes;
+}
+
+static bool is_small(const loom_call *call)
+{
+    return call->kind != LOOM_CALL_ALL_TO_ALL_V && send_bytes(call) <= SHM_SMALL;
+}
+
+static shm_post *post_of(const loom_call *call, int rank)
+{
+    return &shm_of(call->comm)->boxes[rank]->posts[call->sequence & 1];
+}
+
+/* Row of `rank`'s counts for all_to_all_v: 0 send counts, 1 send offsets, 2 recv counts. */
+static _Atomic uint64_t *row_of(const loom_call *call, int rank, int row)
+{
+    size_t n = (size_t)call->comm->size;
+
+    return shm_of(call->comm)->boxes[rank]->words + n + ((call->sequence & 1) * 3 + (size_t)row) * n;
+}
+
+static size_t read_row(const loom_call *call, int rank, int row, int of)
+{
+    return (size_t)atomic_load_explicit(&row_of(call, rank, row)[of], memory_order_relaxed);
+}
+
+/* Where `rank`'s buffer is mapped here; only where all have said that theirs is in a heap. */
+static char *peer_send(const loom_call *call, int rank)
+{
+    return shm_of(call->comm)->bases[rank] + post_of(call, rank)->send;
+}
+
+static char *peer_recv(const loom_call *call, int rank)
+{
+    return shm_of(call->comm)->bases[rank] + post_of(call, rank)->recv;
+}
+
+static void ring_peers(const loom_comm *comm)
+{
+    shm_comm *c = shm_of(comm);
+
+    for (int r = 0; r < comm->size; r++)
+        if (r != comm->rank)
+            loom_doorbell_ring(c->bells[r]);
+}
+
+/* This rank is through with a part of the call; `target` is the tick at which all are. */
+static void count_tick(loom_call *call)
+{
+    shm_comm *c = shm_of(call->comm);
+    shm_call *s = loom_call_scratch(call);
+
+    s->target = ++c->ticks;
+    s->scan = 0;
+    atomic_store(&c->box->tick, c->ticks);
+    ring_peers(call->comm);
+}
+
+static bool all_ticked(const loom_call *call)
+{
+    const shm_comm *c = shm_of(call->comm);
+    shm_call *s = loom_call_scratch((loom_call *)call);
+
+    while (s->scan < call->comm->size && atomic_load_explicit(&c->boxes[s->scan]->tick, memory_order_acquire) >= s->target)
+        s->scan++;
+    return s->scan == call->comm->size;
+}
+
+/* --- meeting -------------------------------------------------------------------------------------------------------------- */
+
+static void post(loom_call *call)
+{
+    const loom_comm *comm = call->comm;
+    shm_post *mine = post_of(call, comm->rank);
+    bool v = call->kind == LOOM_CALL_ALL_TO_ALL_V;
+
+    mine->count = call->count;
+    mine->what = (uint32_t)call->kind | (uint32_t)call->dtype << 8 | (uint32_t)call->op << 16;
+    mine->root = call->peer;
+    mine->send = shm_offset(comm, call->send, v ? call->send != NULL : send_bytes(call));
+    mine->recv = shm_offset(comm, call->recv, v ? 0 : call->count);
+    if (call->kind == LOOM_CALL_BARRIER)
+        memcpy(mine->data, call->name, sizeof call->name);
+    else if (is_small(call) && call->count)
+        memcpy(mine->data, call->send, send_bytes(call));
+    for (size_t i = 0; v && i < 3 * (size_t)comm->size; i++)
+        atomic_store_explicit(&row_of(call, comm->rank, 0)[i], call->counts[i], memory_order_relaxed);
+    atomic_store(&mine->sequence, call->sequence + 1);
+    ring_peers(comm);
+}
+
+static bool has_posted(const loom_call *call, int rank)
+{
+    return atomic_load_explicit(&post_of(call, rank)->sequence, memory_order_acquire) == call->sequence + 1;
+}
+
+static bool all_posted(const loom_call *call)
+{
+    shm_call *s = loom_call_scratch((loom_call *)call);
+
+    while (s->scan < call->comm->size && has_posted(call, s->scan))
+        s->scan++;
+    return s->scan == call->comm->size;
+}
+
+bool shm_is_absent(const loom_call *call, int rank)
+{
+    const shm_call *s = loom_call_scratch((loom_call *)call);
+
+    return s->met ? atomic_load(&shm_of(call->comm)->boxes[rank]->tick) < s->target : !has_posted(call, rank);
+}
+
+/* A post in words. */
+static const char *describe_post(const loom_call *call, int rank, char text[LOOM_CALL_TEXT])
+{
+    const shm_post *p = post_of(call, rank);
+    loom_call posted = {.comm = call->comm, .sequence = call->sequence, .count = p->count, .peer = p->root};
+
+    posted.kind = (loom_call_kind)(p->what & 0xff);
+    posted.dtype = (loom_dtype)(p->what >> 8 & 0xff);
+    posted.op = (loom_reduce_op)(p->what >> 16 & 0xff);
+    memcpy(posted.name, p->data, sizeof posted.name - 1);
+    return loom_call_describe(&posted, text);
+}
+
+/* What two posts differ in, or NULL. */
+static const char *difference(const shm_post *a, const shm_post *b)
+{
+    loom_call_kind kind = (loom_call_kind)(a->what & 0xff);
+
+    if ((a->what & 0xff) != (b->what & 0xff))
+        return "call";
+    if (kind == LOOM_CALL_BARRIER)
+        return strncmp(a->data, b->data, LOOM_COMM_NAME_BYTES) ? "name" : NULL;
+    if (a->count != b->count)
+        return "count";
+    if ((a->what >> 8 & 0xff) != (b->what >> 8 & 0xff))
+        return "dtype";
+    if (a->what != b->what)
+        return "op";
+    return kind == LOOM_CALL_BROADCAST && a->root != b->root ? "root" : NULL;
+}
+
+static loom_status compare_counts(const loom_call *call)
+{
+    char a_text[LOOM_RANK_TEXT], b_text[LOOM_RANK_TEXT], what[LOOM_CALL_TEXT];
+
+    for (int a = 0; a < call->comm->size; a++)
+        for (int b = 0; b < call->comm->size; b++) {
+            size_t sent = read_row(call, a, 0, b), expected = read_row(call, b, 2, a);
+            if (sent != expected)
+                return loom_fail(LOOM_E_MISMATCH, "count mismatch in %s: %s sends %zu %s to %s, which expects %zu", loom_call_describe(call, what),
+                                 loom_rank_describe(call->comm, a, a_text), sent, loom_dtype_name(call->dtype), loom_rank_describe(call->comm, b, b_text), expected);
+        }
+    return LOOM_OK;
+}
+
+/* Every rank compares all posts with rank 0's, so all ranks find the same and say the same. */
+static loom_status compare(const loom_call *call)
+{
+    char who[LOOM_RANK_TEXT], zero[LOOM_RANK_TEXT], here[LOOM_CALL_TEXT], there[LOOM_CALL_TEXT];
+
+    for (int r = 1; r < call->comm->size; r++) {
+        const char *what = difference(post_of(call, 0), post_of(call, r));
+        if (what)
+            return loom_fail(LOOM_E_MISMATCH, "%s mismatch: %s calls %s, %s calls %s", what, loom_rank_describe(call->comm, 0, zero), describe_post(call, 0, here),
+                             loom_rank_describe(call->comm, r, who), describe_post(call, r, there));
+    }
+    return call->kind == LOOM_CALL_ALL_TO_ALL_V ? compare_counts(call) : LOOM_OK;
+}
+
+static bool can_be_direct(const loom_call *call)
+{
+    if (call->kind == LOOM_CALL_BROADCAST)
+        return post_of(call, call->peer)->send != SHM_NOWHERE;
+    for (int r = 0; r < call->comm->size; r++)
+        if (post_of(call, r)->send == SHM_NOWHERE || (call->kind == LOOM_CALL_ALL_REDUCE && post_of(call, r)->recv == SHM_NOWHERE))
+            return false;
+    return true;
+}
+
+/* --- small: the data came with the posts -------------------------------------------------------------------------------------- */
+
+static void reduce_posts(loom_call *call, size_t offset)
+{
+    const void **inputs = shm_of(call->comm)->inputs;
+
+    for (int r = 0; r < call->comm->size; r++)
+        inputs[r] = post_of(call, r)->data + offset;
+    loom_reduce(call->comm->world->reducer, call->recv, inputs, call->comm->size, call->count, call->dtype, call->op);
+}
+
+static void copy_posts(loom_call *call, size_t offset)
+{
+    size_t bytes = call->count * element_bytes(call);
+
+    for (int r = 0; r < call->comm->size; r++)
+        memcpy((char *)call->recv + (size_t)r * bytes, post_of(call, r)->data + offset, bytes);
+}
+
+static loom_step small_body(loom_call *call)
+{
+    size_t bytes = call->count * element_bytes(call), mine = bytes * (size_t)call->comm->rank;
+
+    if (!call->count)
+        return shm_over(call, LOOM_OK);
+    switch (call->kind) {
+    case LOOM_CALL_ALL_REDUCE:
+        reduce_posts(call, 0);
+        break;
+    case LOOM_CALL_REDUCE_SCATTER:
+        reduce_posts(call, mine);
+        break;
+    case LOOM_CALL_ALL_GATHER:
+    case LOOM_CALL_SPLIT:
+        copy_posts(call, 0);
+        break;
+    case LOOM_CALL_ALL_TO_ALL:
+        copy_posts(call, mine);
+        break;
+    case LOOM_CALL_BROADCAST:
+        if (call->comm->rank != call->peer)
+            memcpy(call->recv, post_of(call, call->peer)->data, bytes);
+        break;
+    default: /* a barrier: all have met */
+        break;
+    }
+    return shm_over(call, LOOM_OK);
+}
+
+/* --- direct ---------------------------------------------------------------------------------------------------------------------- */
+
+/* Elements [begin, end) of `count` that `rank` of `size` works on: whole cache lines, so that no two ranks write one. */
+static void divide(size_t count, size_t element, int size, int rank, size_t *begin, size_t *end)
+{
+    size_t unit = 64 / element, units = (count + unit - 1) / unit;
+    size_t each = (units + (size_t)size - 1) / (size_t)size * unit;
+
+    *begin = each * (size_t)rank < count ? each * (size_t)rank : count;
+    *end = *begin + each < count ? *begin + each : count;
+}
+
+/* Sums a piece of this rank's block out of all send buffers and hands the result to all recv buffers while it is in the cache. In place is
+ * safe: nobody else reads or writes this block, of anybody's buffer. */
+static void reduce_and_hand_out(loom_call *call, size_t begin, size_t end)
+{
+    enum { TILE_BYTES = 16 << 10 };
+    const loom_comm *comm = call->comm;
+    const void **inputs = shm_of(comm)->inputs;
+    size_t element = element_bytes(call), tile = TILE_BYTES / element;
+
+    for (size_t at = begin; at < end; at += tile) {
+        size_t now = end - at < tile ? end - at : tile;
+        char *mine = (char *)call->recv + at * element;
+        for (int r = 0; r < comm->size; r++)
+            inputs[r] = peer_send(call, r) + at * element;
+        loom_reduce(comm->world->reducer, mine, inputs, comm->size, now, call->dtype, call->op);
+        for (int i = 1; i < comm->size; i++) {
+            int r = (comm->rank + i) % comm->size;
+            memcpy(peer_recv(call, r) + at * element, mine, now * element);
+        }
+    }
+}
+
+static size_t least(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+static loom_step direct_all_reduce(loom_call *call)
+{
+    shm_call *s = loom_call_scratch(call);
+    size_t begin, end, piece = SHM_PIECE / element_bytes(call);
+
+    divide(call->count, element_bytes(call), call->comm->size, call->comm->rank, &begin, &end);
+    LOOM_RESUME(&s->resume);
+    while (begin + s->done < end) {
+        size_t at = begin + s->done;
+        reduce_and_hand_out(call, at, least(at + piece, end));
+        s->done += piece;
+        LOOM_YIELD(&s->resume);
+    }
+    count_tick(call);
+    LOOM_AWAIT(&s->resume, all_ticked(call)); /* all have summed: what is in recv is complete, and nobody reads send any more */
+    LOOM_RESUME_END;
+    return shm_over(call, LOOM_OK);
+}
+
+static loom_step direct_reduce_scatter(loom_call *call)
+{
+    shm_call *s = loom_call_scratch(call);
+    const loom_comm *comm = call->comm;
+    const void **inputs = shm_of(comm)->inputs;
+    size_t element = element_bytes(call), piece = SHM_PIECE / element;
+
+    LOOM_RESUME(&s->resume);
+    while (s->done < call->count) {
+        for (int r = 0; r < comm->size; r++)
+            inputs[r] = peer_send(call, r) + ((size_t)comm->rank * call->count + s->done) * element;
+        loom_reduce(comm->world->reducer, (char *)call->recv + s->done * element, inputs, comm->size, least(piece, call->count - s->done), call->dtype, call->op);
+        s->done += piece;
+        LOOM_YIELD(&s->resume);
+    }
+    count_tick(call);
+    LOOM_AWAIT(&s->resume, all_ticked(call));
+    LOOM_RESUME_END;
+    return shm_over(call, LOOM_OK);
+}
+
+/* Copies the next piece of `bytes`; s->done counts. */
+static void copy_piece(shm_call *s, char *to, const char *from, size_t bytes)
+{
+    size_t now = least(SHM_PIECE, bytes - s->done);
+
+    if (to != from) /* in place */
+        memcpy(to + s->done, from + s->done, now);
+    s->done += now;
+}
+
+static loom_step direct_all_gather(loom_call *call)
+{
+    shm_call *s = loom_call_scratch(call);
+    size_t bytes = call->count * element_bytes(call);
+
+    LOOM_RESUME(&s->resume);
+    for (; s->block < call->comm->size; s->block++) {
+        for (s->done = 0; s->done < bytes;) {
+            int r = (call->comm->rank + s->block) % call->comm->size; /* not all at one rank's memory at a time */
+            copy_piece(s, (char *)call->recv + (size_t)r * bytes, peer_send(call, r), bytes);
+            LOOM_YIELD(&s->resume);
+        }
+    }
+    count_tick(call);
+    LOOM_AWAIT(&s->resume, all_ticked(call));
+    LOOM_RESUME_END;
+    return shm_over(call, LOOM_OK);
+}
+
+/* Elements that `from` sends to `to`, and where they begin in its send buffer. */
+static size_t exchanged(const loom_call *call, int from, int to)
+{
+    return call->kind == LOOM_CALL_ALL_TO_ALL ? call->count : read_row(call, from, 0, to);
+}
+
+static size_t send_offset(const loom_call *call, int from, int to)
+{
+    return call->kind == LOOM_CALL_ALL_TO_ALL ? call->count * (size_t)to : read_row(call, from, 1, to);
+}
+
+static size_t recv_offset(const loom_call *call, int from)
+{
+    return call->kind == LOOM_CALL_ALL_TO_ALL ? call->count * (size_t)from : call->counts[3 * (size_t)call->comm->size + (size_t)from];
+}
+
+static loom_step direct_exchange(loom_call *call)
+{
+    shm_call *s = loom_call_scratch(call);
+    int me = call->comm->rank;
+    size_t element = element_bytes(call);
+
+    LOOM_RESUME(&s->resume);
+    for (; s->block < call->comm->size; s->block++) {
+        s->length = exchanged(call, (me + s->block) % call->comm->size, me) * element;
+        for (s->done = 0; s->done < s->length;) {
+            int r = (me + s->block) % call->comm->size;
+            copy_piece(s, (char *)call->recv + recv_offset(call, r) * element, peer_send(call, r) + send_offset(call, r, me) * element, s->length);
+            LOOM_YIELD(&s->resume);
+        }
+    }
+    count_tick(call);
+    LOOM_AWAIT(&s->resume, all_ticked(call));
+    LOOM_RESUME_END;
+    return shm_over(call, LOOM_OK);
+}
+
+/* The others copy, the root waits until they have. A root that gave up meanwhile may have changed its buffer under the copy. */
+static loom_step direct_broadcast(loom_call *call)
+{
+    shm_call *s = loom_call_scratch(call);
+    bool is_root = call->comm->rank == call->peer;
+    size_t bytes = call->count * element_bytes(call);
+
+    LOOM_RESUME(&s->resume);
+    while (!is_root && s->done < bytes) {
+        copy_piece(s, call->recv, peer_send(call, call->peer), bytes);
+        LOOM_YIELD(&s->resume);
+    }
+    count_tick(call);
+    LOOM_AWAIT(&s->resume, all_ticked(call) || (!is_root && atomic_load(&shm_of(call->comm)->boxes[call->peer]->failed) >= 0));
+    LOOM_RESUME_END;
+    return shm_over(call, LOOM_OK);
+}
+
+/* --- staged: any buffer, through chunks in every rank's heap ------------------------------------------------------------------------
+ * Two chunks of each kind are enough: a rank that writes chunk c+2 has seen all ranks tick in chunk c+1, which they did after they were done
+ * with chunk c. Between calls the posts keep ranks as far apart. */
+
+static loom_status open_staging(loom_call *call)
+{
+    shm_comm *c = shm_of(call->comm);
+    void *staging;
+    loom_status status;
+
+    if (c->staging)
+        return LOOM_OK;
+    if ((status = loom_device_take(call->comm->world->device, 4 * SHM_CHUNK, false, &staging)) < 0)
+        return status;
+    c->staging = staging;
+    atomic_store(&c->box->staging, shm_offset(call->comm, staging, 1)); /* peers look after our next tick */
+    return LOOM_OK;
+}
+
+static char *staged_in(const loom_call *call, int rank)
+{
+    const shm_comm *c = shm_of(call->comm);
+    const shm_call *s = loom_call_scratch((loom_call *)call);
+
+    return c->bases[rank] + atomic_load_explicit(&c->boxes[rank]->staging, memory_order_relaxed) + (size_t)(s->chunk & 1) * SHM_CHUNK;
+}
+
+static char *staged_out(const loom_call *call, int rank)
+{
+    return staged_in(call, rank) + 2 * SHM_CHUNK;
+}
+
+/* Elements in a chunk, and in a slice of it for each rank. */
+static size_t chunk_count(const loom_call *call)
+{
+    return SHM_CHUNK / element_bytes(call);
+}
+
+static size_t slice_count(const loom_call *call)
+{
+    return SHM_CHUNK / (size_t)call->comm->size / 64 * 64 / element_bytes(call);
+}
+
+static void reduce_chunk(loom_call *call, size_t count)
+{
+    const loom_comm *comm = call->comm;
+    const void **inputs = shm_of(comm)->inputs;
+    size_t begin, end, element = element_bytes(call);
+
+    divide(count, element, comm->size, comm->rank, &begin, &end);
+    for (int r = 0; r < comm->size; r++)
+        inputs[r] = staged_in(call, r) + begin * element;
+    loom_reduce(comm->world->reducer, staged_out(call, comm->rank) + begin * element, inputs, comm->size, end - begin, call->dtype, call->op);
+}
+
+static void collect_chunk(loom_call *call, char *to, size_t count)
+{
+    size_t begin, end, element = element_bytes(call);
+
+    for (int r = 0; r < call->comm->size; r++) {
+        divide(count, element, call->comm->size, r, &begin, &end);
+        memcpy(to + begin * element, staged_out(call, r) + begin * element, (end - begin) * element);
+    }
+}
+
+static loom_step staged_all_reduce(loom_call *call)
+{
+    shm_call *s = loom_call_scratch(call);
+    size_t element = element_bytes(call), count = least(chunk_count(call), call->count - s->done);
+    loom_status status;
+
+    LOOM_RESUME(&s->resume);
+    if ((status = open_staging(call)) < 0)
+        return shm_over(call, status);
+    while (s->done < call->count) {
+        memcpy(staged_in(call, call->comm->rank), (const char *)call->send + s->done * element, count * element);
+        count_tick(call);
+        LOOM_AWAIT(&s->resume, all_ticked(call));
+        reduce_chunk(call, count);
+        count_tick(call);
+        LOOM_AWAIT(&s->resume, all_ticked(call));
+        collect_chunk(call, (char *)call->recv + s->done * element, count);
+        s->done += count;
+        s->chunk++;
+        LOOM_YIELD(&s->resume); /* and `count` is computed anew */
+    }
+    LOOM_RESUME_END;
+    return shm_over(call, LOOM_OK);
+}
+
+static loom_step staged_reduce_scatter(loom_call *call)
+{
+    shm_call *s = loom_call_scratch(call);
+    const loom_comm *comm = call->comm;
+    size_t element = element_bytes(call), slice = slice_count(call), count = least(slice, call->count - s->done);
+    loom_status status;
+
+    LOOM_RESUME(&s->resume);
+    if ((status = open_staging(call)) < 0)
+        return shm_over(call, status);
+    while (s->done < call->count) {
+        for (int r = 0; r < comm->size; r++)
+            memcpy(staged_in(call, comm->rank) + (size_t)r * slice * element, (const char *)call->send + ((size_t)r * call->count + s->done) * element, count * element);
+        count_tick(call);
+        LOOM_AWAIT(&s->resume, all_ticked(call));
+        for (int r = 0; r < comm->size; r++)
+            shm_of(comm)->inputs[r] = staged_in(call, r) + (size_t)comm->rank * slice * element;
+        loom_reduce(comm->world->reducer, (char *)call->recv + s->done * element, shm_of(comm)->inputs, comm->size, count, call->dtype, call->op);
+        s->done += count;
+        s->chunk++;
+        LOOM_YIELD(&s->resume);
+    }
+    LOOM_RESUME_END;
+    return shm_over(call, LOOM_OK);
+}
+
+static loom_step staged_all_gather(loom_call *call)
+{
+    shm_call *s = loom_call_scratch(call);
+    size_t element = element_bytes(call), count = least(chunk_count(call), call->count - s->done);
+    loom_status status;
+
+    LOOM_RESUME(&s->resume);
+    if ((status = open_staging(call)) < 0)
+        return shm_over(call, status);
+    while (s->done < call->count) {
+        memcpy(staged_in(call, call->comm->rank), (const char *)call->send + s->done * element, count * element);
+        count_tick(call);
+        LOOM_AWAIT(&s->resume, all_ticked(call));
+        for (int r = 0; r < call->comm->size; r++)
+            memcpy((char *)call->recv + ((size_t)r * call->count + s->done) * element, staged_in(call, r), count * element);
+        s->done += count;
+        s->chunk++;
+        LOOM_YIELD(&s->resume);
+    }
+    LOOM_RESUME_END;
+    return shm_over(call, LOOM_OK);
+}
+
+/* The most that any rank sends to any: how long the exchange goes on. */
+static size_t longest_exchange(const loom_call *call)
+{
+    size_t most = 0;
+
+    for (int a = 0; a < call->comm->size; a++)
+        for (int b = 0; b < call->comm->size; b++)
+            if (exchanged(call, a, b) > most)
+                most = exchanged(call, a, b);
+    return most;
+}
+
+static size_t left_of(size_t count, size_t done, size_t slice)
+{
+    return done < count ? least(slice, count - done) : 0;
+}
+
+static void stage_slices(loom_call *call, size_t slice)
+{
+    const shm_call *s = loom_call_scratch(call);
+    int me = call->comm->rank;
+    size_t element = element_bytes(call);
+
+    for (int r = 0; r < call->comm->size; r++)
+        if (left_of(exchanged(call, me, r), s->done, slice))
+            memcpy(staged_in(call, me) + (size_t)r * slice * element, (const char *)call->send + (send_offset(call, me, r) + s->done) * element,
+                   left_of(exchanged(call, me, r), s->done, slice) * element);
+}
+
+static void collect_slices(loom_call *call, size_t slice)
+{
+    const shm_call *s = loom_call_scratch(call);
+    int me = call->comm->rank;
+    size_t element = element_bytes(call);
+
+    for (int r = 0; r < call->comm->size; r++)
+        if (left_of(exchanged(call, r, me), s->done, slice))
+            memcpy((char *)call->recv + (recv_offset(call, r) + s->done) * element, staged_in(call, r) + (size_t)me * slice * element,
+                   left_of(exchanged(call, r, me), s->done, slice) * element);
+}
+
+static loom_step staged_exchange(loom_call *call)
+{
+    shm_call *s = loom_call_scratch(call);
+    size_t slice = slice_count(call);
+    loom_status status;
+
+    LOOM_RESUME(&s->resume);
+    if ((status = open_staging(call)) < 0)
+        return shm_over(call, status);
+    s->length = longest_exchange(call);
+    while (s->done < s->length) {
+        stage_slices(call, slice);
+        count_tick(call);
+        LOOM_AWAIT(&s->resume, all_ticked(call));
+        collect_slices(call, slice);
+        s->done += slice;
+        s->chunk++;
+        LOOM_YIELD(&s->resume);
+    }
+    LOOM_RESUME_END;
+    return shm_over(call, LOOM_OK);
+}
+
+static loom_step staged_broadcast(loom_call *call)
+{
+    shm_call *s = loom_call_scratch(call);
+    bool is_root = call->comm->rank == call->peer;
+    size_t element = element_bytes(call), count = least(chunk_count(call), call->count - s->done);
+    loom_status status;
+
+    LOOM_RESUME(&s->resume);
+    if ((status = open_staging(call)) < 0)
+        return shm_over(call, status);
+    while (s->done < call->count) {
+        if (is_root)
+            memcpy(staged_in(call, call->peer), (const char *)call->send + s->done * element, count * element);
+        count_tick(call);
+        LOOM_AWAIT(&s->resume, all_ticked(call));
+        if (!is_root)
+            memcpy((char *)call->recv + s->done * element, staged_in(call, call->peer), count * element);
+        s->done += count;
+        s->chunk++;
+        LOOM_YIELD(&s->resume);
+    }
+    LOOM_RESUME_END;
+    return shm_over(call, LOOM_OK);
+}
+
+/* --- the whole call ------------------------------------------------------------------------------------------------------------------- */
+
+static loom_step (*const direct_bodies[LOOM_CALL_KINDS])(loom_call *) = {
+    [LOOM_CALL_ALL_REDUCE] = direct_all_reduce, [LOOM_CALL_REDUCE_SCATTER] = direct_reduce_scatter, [LOOM_CALL_ALL_GATHER] = direct_all_gather,
+    [LOOM_CALL_ALL_TO_ALL] = direct_exchange,   [LOOM_CALL_ALL_TO_ALL_V] = direct_exchange,         [LOOM_CALL_BROADCAST] = direct_broadcast,
+    [LOOM_CALL_SPLIT] = direct_all_gather,
+};
+
+static loom_step (*const staged_bodies[LOOM_CALL_KINDS])(loom_call *) = {
+    [LOOM_CALL_ALL_REDUCE] = staged_all_reduce, [LOOM_CALL_REDUCE_SCATTER] = staged_reduce_scatter, [LOOM_CALL_ALL_GATHER] = staged_all_gather,
+    [LOOM_CALL_ALL_TO_ALL] = staged_exchange,   [LOOM_CALL_ALL_TO_ALL_V] = staged_exchange,         [LOOM_CALL_BROADCAST] = staged_broadcast,
+    [LOOM_CALL_SPLIT] = staged_all_gather,
+};
+
+static loom_step meet(loom_call *call)
+{
+    shm_call *s = loom_call_scratch(call);
+    loom_status status;
+
+    LOOM_RESUME(&s->resume);
+    post(call);
+    LOOM_AWAIT(&s->resume, all_posted(call));
+    LOOM_RESUME_END;
+    if ((status = compare(call)) < 0)
+        return shm_over(call, status);
+    s->resume = 0;
+    s->met = true;
+    s->gone = false;
+    s->body = is_small(call) ? small_body : can_be_direct(call) ? direct_bodies[call->kind] : staged_bodies[call->kind];
+    return LOOM_STEP_AGAIN;
+}
+
+loom_step shm_collective_step(loom_call *call)
+{
+    shm_call *s = loom_call_scratch(call);
+
+    if (!s->met) {
+        loom_step step = meet(call);
+        if (step != LOOM_STEP_AGAIN)
+            return step;
+    }
+    return s->body(call);
+}

@@ -1,0 +1,413 @@
+/* Opening a world: who is where, which transport, and the comm of everyone. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "comm/bootstrap.h"
+#include "comm/transport.h"
+#include "core/random.h"
+#include "core/settings.h"
+#include "device/backend.h"
+#include "core/try.h"
+
+/* --- exchange through the table ---------------------------------------------------------------------------------------- */
+
+typedef struct meeting {
+    const loom_bootstrap *table;
+    long long number; /* worlds that this table has opened before: keys are never used twice */
+    double deadline_s;
+} meeting;
+
+static loom_status get_exactly(const meeting *m, const char *key, void *value, size_t bytes, const char *whose)
+{
+    size_t got = 0;
+    loom_status status = m->table->get(m->table->context, key, value, bytes, &got, m->deadline_s);
+
+    if (status == LOOM_E_PEER)
+        return loom_fail(LOOM_E_PEER, "opening the world: %s did not come within %g s: %s", whose, m->deadline_s, loom_last_error());
+    if (status >= 0 && got != bytes)
+        return loom_fail(LOOM_E_PEER, "opening the world: %s sent %zu bytes instead of %zu; do all ranks run the same version (here " RANKLOOM_VERSION ")?", whose, got, bytes);
+    return status;
+}
+
+/* all[size][bytes] of everyone's mine[bytes]. Rank 0 collects and hands out, so that the table serves size requests and not their square. */
+static loom_status meet(const meeting *m, const char *label, const void *mine, void *all, size_t bytes)
+{
+    int rank = m->table->rank, size = m->table->size;
+    char key[96], whose[32];
+    loom_status status;
+
+    if (rank != 0) {
+        snprintf(key, sizeof key, "comm/%lld/%s/%d", m->number, label, rank);
+        if ((status = m->table->set(m->table->context, key, mine, bytes)) < 0)
+            return status;
+        snprintf(key, sizeof key, "comm/%lld/%s", m->number, label);
+        return get_exactly(m, key, all, bytes * (size_t)size, "rank 0 (or a rank it waits for)");
+    }
+    memcpy(all, mine, bytes);
+    for (int r = 1; r < size; r++) {
+        snprintf(key, sizeof key, "comm/%lld/%s/%d", m->number, label, r);
+        snprintf(whose, sizeof whose, "rank %d", r);
+        if ((status = get_exactly(m, key, (char *)all + bytes * (size_t)r, bytes, whose)) < 0)
+            return status;
+    }
+    snprintf(key, sizeof key, "comm/%lld/%s", m->number, label);
+    return m->table->set(m->table->context, key, all, bytes * (size_t)size);
+}
+
+/* --- cards ----------------------------------------------------------------------------------------------------------------- */
+
+static const loom_transport *const candidates[] = {&loom_transport_shm};
+enum { CANDIDATES = sizeof candidates / sizeof candidates[0] };
+
+typedef struct card {
+    char version[24];
+    uint64_t host; /* equal where ranks can map each other's memory */
+    char parts[CANDIDATES][LOOM_CARD_BYTES];
+} card;
+
+/* Boot id and process namespace: two containers of one machine that do not see each other's processes count as two hosts. */
+static uint64_t host_identity(void)
+{
+    char text[256] = "", namespace[64] = "";
+    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
+    ssize_t length = readlink("/proc/self/ns/pid", namespace, sizeof namespace - 1);
+    size_t got = file ? fread(text, 1, 64, file) : 0;
+
+    if (file)
+        fclose(file);
+    if (!got)
+        gethostname(text, 64);
+    snprintf(text + strlen(text), sizeof text - strlen(text), " %s", length > 0 ? namespace : "");
+    return loom_fnv1a64(text, strlen(text));
+}
+
+static loom_status check_versions(const card *cards, int size)
+{
+    for (int r = 1; r < size; r++)
+        if (strncmp(cards[r].version, cards[0].version, sizeof cards[0].version) != 0)
+            return loom_fail(LOOM_E_MISMATCH, "rank 0 runs rankloom %.24s, rank %d runs %.24s; all ranks need one version", cards[0].version, r, cards[r].version);
+    return LOOM_OK;
+}
+
+static int rank_elsewhere(const card *cards, int size)
+{
+    for (int r = 1; r < size; r++)
+        if (cards[r].host != cards[0].host)
+            return r;
+    return -1;
+}
+
+/* All ranks see the same cards and settings, so all choose alike. */
+static loom_status choose_transport(const card *cards, int size, const char *wanted, int *choice)
+{
+    int elsewhere = rank_elsewhere(cards, size);
+
+    if (strcmp(wanted, "auto") == 0 || strcmp(wanted, "shm") == 0) {
+        if (elsewhere >= 0)
+            return loom_fail(LOOM_E_UNSUPPORTED, "transport %s: ranks 0 and %d are on different hosts (or do not see each other's processes), and shared memory does not reach there", wanted, elsewhere);
+        *choice = 0;
+        return LOOM_OK;
+    }
+    return loom_fail(LOOM_E_UNSUPPORTED, "transport %s is not in this build for CPU ranks; shm is", wanted);
+}
+
+static int count_neighbours(const card *cards, int size, int rank)
+{
+    int count = 0;
+
+    for (int r = 0; r < size; r++)
+        count += cards[r].host == cards[rank].host;
+    return count;
+}
+
+/* --- worlds and comms -------------------------------------------------------------------------------------------------------- */
+
+static void drop_world(loom_world *world)
+{
+    if (atomic_fetch_sub(&world->users, 1) > 1)
+        return;
+    loom_stream_close(world->setup);
+    if (world->transport)
+        world->transport->close(world);
+    else
+        loom_transport_shm.close(world); /* it had presented itself */
+    pthread_mutex_destroy(&world->lock);
+    free(world);
+}
+
+static loom_status make_world(int rank, int size, loom_device *device, double deadline_s, loom_world **world)
+{
+    loom_world *w = calloc(1, sizeof *w);
+    loom_status status;
+
+    if (!w)
+        return loom_fail(LOOM_E_MEMORY, "no memory for the world");
+    atomic_store(&w->users, 1);
+    pthread_mutex_init(&w->lock, NULL);
+    w->device = device;
+    w->rank = rank;
+    w->size = size;
+    w->deadline_s = deadline_s;
+    LOOM_TRY(loom_reducer_choose(&w->reducer));
+    LOOM_TRY(loom_stream_open(device, LOOM_STREAM_INLINE, "comm setup", &w->setup));
+    *world = w;
+    return LOOM_OK;
+
+fail:
+    drop_world(w);
+    return status;
+}
+
+loom_status loom_comm_make(loom_world *world, const int *members, int count, int rank, const char *name, loom_comm **comm)
+{
+    loom_comm *c = calloc(1, sizeof *c);
+    int *copy = malloc((size_t)count * sizeof *copy);
+
+    if (!c || !copy) {
+        free(c);
+        free(copy);
+        return loom_fail(LOOM_E_MEMORY, "no memory for comm \"%s\"", name);
+    }
+    memcpy(copy, members, (size_t)count * sizeof *copy);
+    c->members = copy;
+    c->world = world;
+    c->rank = rank;
+    c->size = count;
+    snprintf(c->name, sizeof c->name, "%s", name);
+    atomic_fetch_add(&world->users, 1);
+    pthread_mutex_lock(&world->lock);
+    c->next = world->comms;
+    world->comms = c;
+    pthread_mutex_unlock(&world->lock);
+    *comm = c;
+    return LOOM_OK;
+}
+
+void loom_comm_free(loom_comm *comm)
+{
+    loom_world *world;
+
+    if (!comm)
+        return;
+    world = comm->world;
+    pthread_mutex_lock(&world->lock);
+    for (loom_comm **link = &world->comms; *link; link = &(*link)->next)
+        if (*link == comm) {
+            *link = comm->next;
+            break;
+        }
+    pthread_mutex_unlock(&world->lock);
+    world->transport->leave(comm);
+    while (comm->spare) {
+        loom_call *call = comm->spare;
+        comm->spare = call->next;
+        free(call);
+    }
+    free(comm->members);
+    free(comm);
+    drop_world(world);
+}
+
+static loom_status make_everyone(loom_world *world, loom_comm **comm)
+{
+    int *members = malloc((size_t)world->size * sizeof *members);
+    loom_status status;
+
+    if (!members)
+        return loom_fail(LOOM_E_MEMORY, "no memory for a world of %d ranks", world->size);
+    for (int r = 0; r < world->size; r++)
+        members[r] = r;
+    status = loom_comm_make(world, members, world->size, world->rank, "world", comm);
+    free(members);
+    return status;
+}
+
+/* Everyone's card, in *all (the caller frees it). */
+static loom_status exchange_cards(const meeting *m, loom_world *world, card **all)
+{
+    card *cards = calloc((size_t)world->size, sizeof *cards), *mine = calloc(1, sizeof *mine);
+    loom_status status;
+
+    if (!cards || !mine) {
+        status = loom_fail(LOOM_E_MEMORY, "no memory for the cards of %d ranks", world->size);
+        goto fail;
+    }
+    snprintf(mine->version, sizeof mine->version, "%s", RANKLOOM_VERSION);
+    mine->host = host_identity();
+    for (int t = 0; t < CANDIDATES; t++)
+        LOOM_TRY(candidates[t]->present(world, mine->parts[t]));
+    LOOM_TRY(meet(m, "card", mine, cards, sizeof *mine));
+    LOOM_TRY(check_versions(cards, world->size));
+    free(mine);
+    *all = cards;
+    return LOOM_OK;
+
+fail:
+    free(cards);
+    free(mine);
+    return status;
+}
+
+static loom_status open_transport(loom_world *world, const card *cards, int choice)
+{
+    char(*parts)[LOOM_CARD_BYTES] = malloc((size_t)world->size * LOOM_CARD_BYTES);
+    loom_status status;
+
+    if (!parts)
+        return loom_fail(LOOM_E_MEMORY, "no memory for the cards of %d ranks", world->size);
+    for (int r = 0; r < world->size; r++)
+        memcpy(parts[r], cards[r].parts[choice], LOOM_CARD_BYTES);
+    world->transport = candidates[choice];
+    status = world->transport->open(world, (const char(*)[LOOM_CARD_BYTES])parts);
+    free(parts);
+    return status;
+}
+
+/* The comm of everyone, and a first barrier: after it no rank needs another one's table or descriptors any more. */
+static loom_status join_everyone(const meeting *m, loom_world *world, loom_comm **comm)
+{
+    uint64_t mine, *addresses = malloc((size_t)world->size * sizeof *addresses);
+    loom_comm *everyone = NULL;
+    loom_status status;
+
+    if (!addresses)
+        return loom_fail(LOOM_E_MEMORY, "no memory for a world of %d ranks", world->size);
+    LOOM_TRY(make_everyone(world, &everyone));
+    LOOM_TRY(world->transport->prepare(everyone, &mine));
+    LOOM_TRY(meet(m, "address", &mine, addresses, sizeof mine));
+    LOOM_TRY(world->transport->join(everyone, addresses));
+    LOOM_TRY(loom_barrier(everyone, "open", world->setup));
+    LOOM_TRY(loom_stream_wait(world->setup));
+    free(addresses);
+    loom_comm_reset_traffic(everyone);
+    *comm = everyone;
+    return LOOM_OK;
+
+fail:
+    free(addresses);
+    loom_comm_free(everyone);
+    return status;
+}
+
+static loom_status read_config(const loom_comm_config *config, double *deadline_s, const char **transport)
+{
+    loom_status status;
+
+    *deadline_s = config ? config->deadline_s : 0;
+    *transport = config ? config->transport : NULL;
+    if (*deadline_s < 0)
+        return loom_fail(LOOM_E_INVALID, "a deadline of %g s: it must be positive, or 0 for RANKLOOM_TIMEOUT_S", *deadline_s);
+    if (*deadline_s == 0 && (status = loom_setting_f64(LOOM_SETTING_TIMEOUT_S, deadline_s)) < 0)
+        return status;
+    if (!*transport && (status = loom_setting_text(LOOM_SETTING_TRANSPORT, transport)) < 0)
+        return status;
+    if (!*transport)
+        *transport = "auto";
+    return LOOM_OK;
+}
+
+loom_status loom_comm_open_bootstrap(const loom_bootstrap *table, loom_device *device, const loom_comm_config *config, loom_comm **comm)
+{
+    meeting m = {.table = table};
+    loom_world *world = NULL;
+    card *cards = NULL;
+    const char *wanted;
+    char key[64];
+    int64_t opened;
+    int choice;
+    loom_status status;
+
+    if (table->size < 1 || table->rank < 0 || table->rank >= table->size)
+        return loom_fail(LOOM_E_INVALID, "rank %d of a world of %d ranks", table->rank, table->size);
+    if (loom_device_get_kind(device) != LOOM_CPU)
+        return loom_fail(LOOM_E_UNSUPPORTED, "this build has transports for CPU ranks only; a dry device takes loom_comm_open_dry()");
+    LOOM_TRY(read_config(config, &m.deadline_s, &wanted));
+    snprintf(key, sizeof key, "comm/opened/%d", table->rank);
+    LOOM_TRY(table->add(table->context, key, 1, &opened));
+    m.number = opened - 1;
+    LOOM_TRY(make_world(table->rank, table->size, device, m.deadline_s, &world));
+    LOOM_TRY(exchange_cards(&m, world, &cards));
+    LOOM_TRY(choose_transport(cards, table->size, wanted, &choice));
+    loom_device_set_neighbours(device, count_neighbours(cards, table->size, table->rank));
+    LOOM_TRY(open_transport(world, cards, choice));
+    LOOM_TRY(join_everyone(&m, world, comm));
+
+fail:
+    free(cards);
+    if (world)
+        drop_world(world); /* our own hold: the comm has its own */
+    return status;
+}
+
+/* --- the store as the table ------------------------------------------------------------------------------------------------------ */
+
+static loom_status store_set(void *store, const char *key, const void *value, size_t bytes)
+{
+    return loom_store_set(store, key, value, bytes);
+}
+
+static loom_status store_get(void *store, const char *key, void *value, size_t capacity, size_t *bytes, double deadline_s)
+{
+    return loom_store_get(store, key, value, capacity, bytes, deadline_s);
+}
+
+static loom_status store_add(void *store, const char *key, int64_t delta, int64_t *result)
+{
+    return loom_store_add(store, key, delta, result);
+}
+
+loom_status loom_comm_open_world(const loom_launch *launch, loom_store *store, loom_device *device, const loom_comm_config *config, loom_comm **world)
+{
+    loom_bootstrap table = {.context = store, .rank = launch->rank, .size = launch->size, .set = store_set, .get = store_get, .add = store_add};
+
+    return loom_comm_open_bootstrap(&table, device, config, world);
+}
+
+loom_status loom_comm_open_dry(int rank, int size, loom_device *device, loom_comm **comm)
+{
+    loom_world *world;
+    loom_status status;
+
+    if (size < 1 || rank < 0 || rank >= size)
+        return loom_fail(LOOM_E_INVALID, "rank %d of a dry world of %d ranks", rank, size);
+    if ((status = make_world(rank, size, device, 1, &world)) < 0)
+        return status;
+    world->transport = &loom_transport_dry;
+    status = make_everyone(world, comm);
+    drop_world(world);
+    return status;
+}
+
+/* --- who and where ------------------------------------------------------------------------------------------------------------------ */
+
+int loom_comm_rank(const loom_comm *comm)
+{
+    return comm->rank;
+}
+
+int loom_comm_size(const loom_comm *comm)
+{
+    return comm->size;
+}
+
+int loom_comm_world_rank(const loom_comm *comm, int rank)
+{
+    return rank >= 0 && rank < comm->size ? comm->members[rank] : -1;
+}
+
+const char *loom_comm_name(const loom_comm *comm)
+{
+    return comm->name;
+}
+
+const char *loom_comm_transport(const loom_comm *comm)
+{
+    return comm->world->transport->name;
+}
+
+loom_device *loom_comm_device(const loom_comm *comm)
+{
+    return comm->world->device;
+}
