@@ -5,6 +5,7 @@
 #include <rankloom/comm.h>
 #include <rankloom/layout.h>
 #include <rankloom/text.h>
+#include <rankloom/text.h>
 LOOM_BEGIN
 
 typedef struct loom_mesh {
@@ -19,11 +20,14 @@ typedef struct loom_mesh {
     loom_comm *model;    /* tp x pp of my (cp, dp): who holds one copy of the weights; for the global norm */
 } loom_mesh;
 
-/* Collective over `world`. `layout` must be whole (loom_layout_check). `model` says whether kv heads are shared and embeddings tied; may be NULL. */
+/* Collective over `world`. `layout` must be whole (loom_layout_check) and of the world's size. `model` says whether kv heads are shared and
+ * embeddings tied; may be NULL. All groups are made here, in one global order (tp cp dp pp etp ep edp gradient tied kv stage model), and none
+ * later; every rank makes as many calls, also for groups that it is not in. */
 LOOM_API loom_status loom_mesh_open(loom_comm *world, const loom_layout *layout, const loom_model *model, loom_mesh **mesh);
 LOOM_API void loom_mesh_close(loom_mesh *mesh); /* accepts NULL; leaves world open */
 
-/* Prints rank -> coordinates and the ranks of every group, as rank 0 would tell a person. */
+/* Tells the layout, where every rank sits, and every group with its ranks, in the order in which groups were made: the same text on every
+ * rank. Above 1,024 ranks only this rank and its own groups. */
 LOOM_API loom_status loom_mesh_describe(const loom_mesh *mesh, char **text); /* caller frees with loom_text_free() */
 
 LOOM_END
