@@ -27,7 +27,7 @@ enum {
     VERSION = 1, /* of this agreement; the first word of a welcome */
     KEY_BYTES = 512,
     VALUE_BYTES = 512,
-    PARENT_BYTES = 96, /* "boot id.pid" of the parent process, behind the uid in a hello */
+    HELLO_BYTES = LOOM_UID_HEX + 80, /* uid and origin */
     UID_HEX = LOOM_UID_HEX - 1,
     MOST_NAMED = 16, /* missing ranks in a message */
 };
@@ -43,20 +43,34 @@ static loom_status draw_uid(char uid[LOOM_UID_HEX])
     return LOOM_OK;
 }
 
-/* Who started us, as a name that differs between hosts. */
-static void name_parent(char parent[PARENT_BYTES])
+/* Where a process comes from: ranks that were started together have the host and the parent, or at least the session, in common. */
+typedef struct origin {
+    char boot[40];
+    int parent, session;
+} origin;
+
+static origin own_origin(void)
 {
-    char boot[48] = "?";
+    origin here = {.boot = "?", .parent = (int)getppid(), .session = (int)getsid(0)};
     FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
 
     if (file) {
-        if (fgets(boot, sizeof boot, file))
-            boot[strcspn(boot, "\n")] = '\0';
+        if (fgets(here.boot, sizeof here.boot, file))
+            here.boot[strcspn(here.boot, "\n")] = '\0';
         fclose(file);
     }
-    if (boot[0] == '?')
-        gethostname(boot, sizeof boot - 1);
-    snprintf(parent, PARENT_BYTES, "%s.%d", boot, (int)getppid());
+    if (here.boot[0] == '?')
+        gethostname(here.boot, sizeof here.boot - 1);
+    return here;
+}
+
+/* `text` is what stands behind the uid in a hello. */
+static bool started_together(const origin *here, const char *text)
+{
+    origin there;
+
+    return sscanf(text, " %39s %d %d", there.boot, &there.parent, &there.session) == 3 && strcmp(there.boot, here->boot) == 0 &&
+           (there.parent == here->parent || there.session == here->session);
 }
 
 /* What the calls below share. */
@@ -98,7 +112,7 @@ static loom_status peek(agreement *a, loom_span key)
 {
     bool present = false;
     size_t bytes = 0;
-    loom_status status = loom_store_client_check(a->client, key, &present);
+    loom_status status = loom_store_client_check(a->client, &key, 1, &present);
 
     if (status == LOOM_OK && present)
         status = loom_store_client_get(a->client, key, a->value, VALUE_BYTES, &bytes);
@@ -115,7 +129,8 @@ static loom_status list_missing(agreement *a, char *who, size_t capacity, int *n
     *n_missing = 0;
     who[0] = '\0';
     for (int rank = 1; rank < a->size && status == LOOM_OK; rank++) {
-        status = loom_store_client_check(a->client, ack_key(a, rank), &present);
+        loom_span key = ack_key(a, rank);
+        status = loom_store_client_check(a->client, &key, 1, &present);
         if (status != LOOM_OK || present || (*n_missing)++ >= MOST_NAMED)
             continue;
         size_t used = strlen(who);
@@ -152,6 +167,7 @@ static loom_status look_at_rank(agreement *a, int rank, uid_text welcomed, bool 
     char welcome[64];
     loom_status status = peek(a, hello_key(a, rank));
 
+    *here = false;
     if (status != LOOM_OK)
         return status;
     if (strlen(a->value) >= UID_HEX && strncmp(a->value, welcomed, UID_HEX) != 0) {
@@ -276,29 +292,42 @@ static loom_status find_own_uid(agreement *a, const char *uid)
     return status;
 }
 
-static double slice_end(const agreement *a)
+/* LOOM_PENDING after a second: time to say hello again. */
+static loom_status wait_a_slice(agreement *a, loom_span key)
 {
     double end = loom_now_s() + HELLO_AGAIN_S;
 
-    return end < a->deadline ? end : a->deadline;
+    return loom_store_client_wait(a->client, &key, 1, end < a->deadline ? end : a->deadline);
+}
+
+/* True when the generation of an earlier round has started since: its welcome may be gone already. */
+static loom_status look_for_go(agreement *a, bool *started)
+{
+    const loom_span key = go_key(a);
+
+    *started = false;
+    return a->generation[0] ? loom_store_client_check(a->client, &key, 1, started) : LOOM_OK;
 }
 
 /* One round: hello, welcome, ack, go. LOOM_PENDING: not yet. */
 static loom_status try_to_join(agreement *a, const char *uid, const char *hello)
 {
-    loom_status status = loom_store_client_set(a->client, hello_key(a, a->rank), loom_span_of_text(hello));
+    bool started;
+    loom_status status = look_for_go(a, &started);
 
+    if (status != LOOM_OK || started)
+        return status;
+    status = loom_store_client_set(a->client, hello_key(a, a->rank), loom_span_of_text(hello));
     if (status == LOOM_OK)
-        status = loom_store_client_wait(a->client, welcome_key(a, uid), slice_end(a));
+        status = wait_a_slice(a, welcome_key(a, uid));
     if (status == LOOM_OK)
         status = peek(a, welcome_key(a, uid));
-    if (status == LOOM_OK && a->value[0]) /* else: deleted in between, so go is there or another rank 0 will welcome us */
-        status = read_welcome(a);
-    if (status == LOOM_OK && a->generation[0])
+    if (status != LOOM_OK || !a->value[0]) /* deleted in between: go is there, or another rank 0 will welcome us */
+        return status == LOOM_OK ? LOOM_PENDING : status;
+    status = read_welcome(a);
+    if (status == LOOM_OK)
         status = loom_store_client_set(a->client, ack_key(a, a->rank), loom_span_of_text(uid));
-    if (status == LOOM_OK && a->generation[0])
-        status = loom_store_client_wait(a->client, go_key(a), slice_end(a));
-    return status == LOOM_OK && !a->generation[0] ? LOOM_PENDING : status;
+    return status == LOOM_OK ? wait_a_slice(a, go_key(a)) : status;
 }
 
 /* The keys of the last round tell who is missing, if rank 0 came that far. */
@@ -311,13 +340,13 @@ static loom_status fail_late(agreement *a)
 
 static loom_status agree_as_other(agreement *a)
 {
-    char uid[LOOM_UID_HEX], parent[PARENT_BYTES], hello[LOOM_UID_HEX + PARENT_BYTES];
+    char uid[LOOM_UID_HEX], hello[HELLO_BYTES];
+    const origin here = own_origin();
     loom_status status = draw_uid(uid);
 
     if (status != LOOM_OK)
         return status;
-    name_parent(parent);
-    snprintf(hello, sizeof hello, "%s %s", uid, parent);
+    snprintf(hello, sizeof hello, "%s %s %d %d", uid, here.boot, here.parent, here.session);
     while ((status = try_to_join(a, uid, hello)) == LOOM_PENDING)
         if (loom_now_s() >= a->deadline)
             return fail_late(a);
@@ -340,14 +369,14 @@ loom_status loom_generation_agree(loom_store_client *client, const char *base, i
 void loom_generation_refuse(loom_store_client *client, const char *base, int size, const char *why)
 {
     agreement a = {.client = client, .base = base, .size = size};
-    char parent[PARENT_BYTES], uid[LOOM_UID_HEX], message[VALUE_BYTES];
+    char uid[LOOM_UID_HEX], message[VALUE_BYTES];
     double end = loom_now_s() + REFUSE_S;
+    const origin here = own_origin();
 
-    name_parent(parent);
     snprintf(message, sizeof message, "! %s", why);
     while (loom_now_s() < end && !loom_store_client_lost(client)) {
         for (int rank = 1; rank < size; rank++) {
-            if (peek(&a, hello_key(&a, rank)) != LOOM_OK || strlen(a.value) <= UID_HEX || strcmp(a.value + UID_HEX + 1, parent) != 0)
+            if (peek(&a, hello_key(&a, rank)) != LOOM_OK || strlen(a.value) < UID_HEX || !started_together(&here, a.value + UID_HEX))
                 continue;
             snprintf(uid, sizeof uid, "%.*s", UID_HEX, a.value);
             loom_store_client_set(client, welcome_key(&a, uid), loom_span_of_text(message));

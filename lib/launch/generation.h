@@ -13,7 +13,7 @@ loom_status loom_generation_agree(loom_store_client *client, const char *base, i
                                   char generation[LOOM_UID_HEX]);
 
 /* Rank 0 could not serve its own store, because somebody holds the port. If that somebody is a store too (another job's), the other
- * ranks of this job wait there in vain: for a moment, tell those that share our parent process that it is over. */
+ * ranks of this job wait there in vain: for a moment, tell those that were started together with us that it is over. */
 void loom_generation_refuse(loom_store_client *client, const char *base, int size, const char *why);
 
 #endif

@@ -22,7 +22,7 @@ loom_status loom_resolve(const char *host, int port, loom_addresses *addresses)
     snprintf(service, sizeof service, "%d", port);
     int error = getaddrinfo(host, service, &hints, &list);
     if (error)
-        return loom_fail(LOOM_E_IO, "cannot resolve the host name \"%s\": %s", host,
+        return loom_fail(LOOM_E_PEER, "cannot resolve the host name \"%s\": %s", host,
                          error == EAI_SYSTEM ? strerror(errno) : gai_strerror(error));
     addresses->count = 0;
     for (const struct addrinfo *a = list; a && addresses->count < LOOM_MOST_ADDRESSES; a = a->ai_next) {

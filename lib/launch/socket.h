@@ -17,7 +17,7 @@ typedef struct loom_addresses { /* all that a name stands for, in the resolver's
     int count;
 } loom_addresses;
 
-/* LOOM_E_IO when the name is not known (the resolver's words are in the message). The resolver keeps its own time limits. */
+/* LOOM_E_PEER when the name is not known (the resolver's words are in the message). The resolver keeps its own time limits. */
 loom_status loom_resolve(const char *host, int port, loom_addresses *addresses);
 void loom_address_text(const loom_address *address, char text[LOOM_ADDRESS_TEXT]); /* "127.0.0.1:29500", "[::1]:29500" */
 bool loom_address_is_of_this_host(const loom_address *address);

@@ -212,10 +212,11 @@ static loom_status wait_and_get(loom_store *store, const char *key, void *value,
 
     if (status != LOOM_OK)
         return status;
+    loom_span span = span_of(&full);
     if (!store->client)
-        status = get_own(store, span_of(&full), value, capacity, bytes);
-    else if ((status = loom_store_client_wait(store->client, span_of(&full), loom_now_s() + deadline_s)) == LOOM_OK)
-        status = loom_store_client_get(store->client, span_of(&full), value, capacity, bytes);
+        status = get_own(store, span, value, capacity, bytes);
+    else if ((status = loom_store_client_wait(store->client, &span, 1, loom_now_s() + deadline_s)) == LOOM_OK)
+        status = loom_store_client_get(store->client, span, value, capacity, bytes);
     loom_bytes_free(&full);
     return status;
 }
@@ -252,10 +253,11 @@ loom_status loom_store_check(loom_store *store, const char *key, bool *present)
 
     if (status != LOOM_OK)
         return status;
+    loom_span span = span_of(&full);
     if (store->client)
-        status = loom_store_client_check(store->client, span_of(&full), present);
+        status = loom_store_client_check(store->client, &span, 1, present);
     else
-        *present = loom_store_present(&store->table, span_of(&full));
+        *present = loom_store_present(&store->table, span);
     loom_bytes_free(&full);
     return status;
 }

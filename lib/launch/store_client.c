@@ -7,6 +7,7 @@
 #include "core/clock.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,6 +32,7 @@ loom_status loom_store_client_adopt(int fd, loom_store_dialect dialect, loom_sto
         close(fd);
         return loom_fail(LOOM_E_MEMORY, "store: no memory for the client");
     }
+    fcntl(fd, F_SETFL, O_NONBLOCK);
     c->fd = fd;
     c->dialect = dialect;
     strcpy(c->name, "a given connection");
@@ -137,9 +139,22 @@ static loom_status send_key(loom_store_client *client, loom_store_op op, loom_sp
 {
     loom_bytes message = begin(client, op);
 
-    if (op == LOOM_OP_CHECK || op == LOOM_OP_WAIT)
-        loom_bytes_append_u64(&message, 1); /* of several */
     loom_bytes_append_string(&message, key);
+    return send_message(client, &message, doing);
+}
+
+static loom_status send_keys(loom_store_client *client, loom_store_op op, const loom_span *keys, int n_keys, const char *doing)
+{
+    loom_status status = LOOM_OK;
+
+    for (int i = 0; i < n_keys && status == LOOM_OK; i++)
+        status = check_key(keys[i]);
+    if (status != LOOM_OK)
+        return status;
+    loom_bytes message = begin(client, op);
+    loom_bytes_append_u64(&message, (uint64_t)n_keys);
+    for (int i = 0; i < n_keys; i++)
+        loom_bytes_append_string(&message, keys[i]);
     return send_message(client, &message, doing);
 }
 
@@ -214,17 +229,15 @@ loom_status loom_store_client_add(loom_store_client *client, loom_span key, int6
     return status;
 }
 
-loom_status loom_store_client_check(loom_store_client *client, loom_span key, bool *present)
+loom_status loom_store_client_check(loom_store_client *client, const loom_span *keys, int n_keys, bool *all_present)
 {
     uint8_t reply;
-    loom_status status = check_key(key);
+    loom_status status = send_keys(client, LOOM_OP_CHECK, keys, n_keys, "checking keys");
 
     if (status == LOOM_OK)
-        status = send_key(client, LOOM_OP_CHECK, key, "checking a key");
+        status = receive(client, &reply, sizeof reply, "checking keys");
     if (status == LOOM_OK)
-        status = receive(client, &reply, sizeof reply, "checking a key");
-    if (status == LOOM_OK)
-        *present = reply == LOOM_STORE_READY;
+        *all_present = reply == LOOM_STORE_READY;
     return status;
 }
 
@@ -252,13 +265,11 @@ static loom_status cancel_wait(loom_store_client *client)
     return receive(client, &reply, sizeof reply, "cancelling a wait");
 }
 
-loom_status loom_store_client_wait(loom_store_client *client, loom_span key, double deadline)
+loom_status loom_store_client_wait(loom_store_client *client, const loom_span *keys, int n_keys, double deadline)
 {
     uint8_t reply;
-    loom_status status = check_key(key);
+    loom_status status = send_keys(client, LOOM_OP_WAIT, keys, n_keys, "waiting for a key");
 
-    if (status == LOOM_OK)
-        status = send_key(client, LOOM_OP_WAIT, key, "waiting for a key");
     if (status != LOOM_OK)
         return status;
     switch (loom_socket_receive(client->fd, &reply, sizeof reply, deadline)) {

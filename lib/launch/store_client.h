@@ -33,9 +33,9 @@ loom_status loom_store_client_set(loom_store_client *client, loom_span key, loom
 /* Now, without waiting; a key that is missing gives 0 bytes. Copies at most `capacity`, reports the true size. */
 loom_status loom_store_client_get(loom_store_client *client, loom_span key, void *value, size_t capacity, size_t *bytes);
 loom_status loom_store_client_add(loom_store_client *client, loom_span key, int64_t delta, int64_t *sum);
-loom_status loom_store_client_check(loom_store_client *client, loom_span key, bool *present);
-/* LOOM_PENDING when the deadline passed without the key. */
-loom_status loom_store_client_wait(loom_store_client *client, loom_span key, double deadline);
+loom_status loom_store_client_check(loom_store_client *client, const loom_span *keys, int n_keys, bool *all_present);
+/* LOOM_PENDING when the deadline passed before all keys were there. */
+loom_status loom_store_client_wait(loom_store_client *client, const loom_span *keys, int n_keys, double deadline);
 /* Does nothing in the old dialect, whose versions do not agree on the opcode. */
 loom_status loom_store_client_delete(loom_store_client *client, loom_span key);
 

@@ -23,7 +23,7 @@
 
 /* How long a stranger on the port is believed to be one. Our own server answers within milliseconds, and two jobs with one port should end
  * at once; a launcher's store may be busy with a thousand clients. */
-#define STRANGER_S 1.5
+#define STRANGER_S 1.2
 #define STRANGER_FOR_AGENT_S 15.0
 #define AGENT_PING_S 5.0
 
@@ -194,17 +194,16 @@ loom_status loom_store_connect(const loom_store_target *target, const loom_addre
     loom_addresses resolved;
     double began = loom_now_s(), pause_s = FIRST_PAUSE_S;
 
-    for (;;) {
+    do {
         if (!addresses && loom_resolve(target->host, target->port, &resolved) != LOOM_OK)
             snprintf(d.found, sizeof d.found, "%s", loom_last_error()); /* a name server may learn of a new pod late */
         else if (try_all(&d, target, addresses ? addresses : &resolved, deadline, connection))
             return LOOM_OK;
         if (is_stranger(&d, target))
             return refuse_stranger(&d, target);
-        double now = loom_now_s(), pause = with_jitter(pause_s);
-        if (now >= deadline)
-            return refuse_late(&d, target, now - began);
+        double now = loom_now_s(), pause = with_jitter(d.stranger_since > 0 ? FIRST_PAUSE_S : pause_s);
         loom_sleep_s(now + pause < deadline ? pause : deadline - now);
         pause_s = pause_s * 2 < LONGEST_PAUSE_S ? pause_s * 2 : LONGEST_PAUSE_S;
-    }
+    } while (loom_now_s() < deadline);
+    return refuse_late(&d, target, loom_now_s() - began);
 }
