@@ -101,6 +101,20 @@ LOOM_API void loom_comm_reset_traffic(loom_comm *comm);
 /* Seconds this comm's calls kept their stream's caller waiting (exposed communication). */
 LOOM_API double loom_comm_exposed_s(const loom_comm *comm);
 
+/* A call that is over, for a trace. It begins with its first step, so waiting for the peers is part of it. Monotonic seconds. */
+typedef struct loom_comm_event {
+    const loom_comm *comm;
+    loom_call_kind kind;
+    loom_dtype dtype;
+    size_t count;
+    int peer; /* of a send, recv or broadcast */
+    double begin_s, end_s;
+} loom_comm_event;
+typedef void loom_comm_observer_fn(void *context, const loom_comm_event *event);
+/* From now on `observe` hears of every call that ends, on any comm of this world; NULL: nobody does. It is called by the thread that drove the
+ * call, which may be a worker stream's, and must not call back. Change it only while no call is under way. */
+LOOM_API void loom_comm_set_observer(loom_comm *comm, loom_comm_observer_fn *observe, void *context);
+
 /* Writes the last operations of every comm of this world (the flight recorder) as JSON lines. Also done when a deadline expires,
  * to stderr, or to the file that RANKLOOM_FLIGHT_RECORDER names ("%r" is the rank). */
 LOOM_API loom_status loom_comm_dump(const loom_comm *comm, const char *path);

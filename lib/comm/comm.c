@@ -48,6 +48,22 @@ loom_status loom_comm_give_up(loom_comm *comm, loom_status status)
 
 /* --- a call's life --------------------------------------------------------------------------------------------------- */
 
+static void tell_observer(const loom_call *call, uint64_t now)
+{
+    const loom_comm *comm = call->comm;
+    const loom_comm_event event = {
+        .comm = comm,
+        .kind = call->kind,
+        .dtype = call->dtype,
+        .count = call->count,
+        .peer = call->peer,
+        .begin_s = (double)call->begun_ns * 1e-9,
+        .end_s = (double)now * 1e-9,
+    };
+
+    comm->world->observe(comm->world->observer, &event);
+}
+
 static void finish(loom_call *call, loom_status status)
 {
     loom_comm *comm = call->comm;
@@ -57,6 +73,8 @@ static void finish(loom_call *call, loom_status status)
     now = loom_recorder_ended(&comm->recorder, call);
     if (call->pooled)
         comm->ended_ns = now;
+    if (comm->world->observe && call->begun)
+        tell_observer(call, now);
     if (status < 0)
         loom_comm_give_up(comm, status);
     else if (!loom_call_is_p2p(call->kind))
@@ -77,7 +95,8 @@ static loom_step step_call(loom_task *task)
         if (!loom_call_is_p2p(call->kind) && atomic_load(&comm->turn) != call->sequence)
             return LOOM_STEP_WAIT; /* an earlier collective of this comm waits on another stream */
         call->begun = true;
-        loom_recorder_begun(&comm->recorder, call, call->at_once ? call->enqueued_ns : loom_now_ns());
+        call->begun_ns = call->at_once ? call->enqueued_ns : loom_now_ns();
+        loom_recorder_begun(&comm->recorder, call, call->begun_ns);
     }
     step = comm->world->transport->step(call);
     if (step == LOOM_STEP_OVER)
@@ -489,4 +508,10 @@ void loom_comm_reset_traffic(loom_comm *comm)
 double loom_comm_exposed_s(const loom_comm *comm)
 {
     return comm->exposed_s;
+}
+
+void loom_comm_set_observer(loom_comm *comm, loom_comm_observer_fn *observe, void *context)
+{
+    comm->world->observer = context;
+    comm->world->observe = observe;
 }

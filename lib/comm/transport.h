@@ -59,6 +59,8 @@ struct loom_world {
     pthread_mutex_t lock; /* of the list */
     loom_comm *comms;
     _Atomic int32_t dumped;
+    loom_comm_observer_fn *observe; /* NULL: nobody */
+    void *observer;
 };
 
 struct loom_comm {
@@ -103,7 +105,7 @@ struct loom_call {
     bool at_once;         /* its stream is inline and empty: the first step comes before the call returns */
     bool pooled;          /* goes back to comm->spare */
     uint64_t record;      /* in the flight recorder */
-    uint64_t enqueued_ns;
+    uint64_t enqueued_ns, begun_ns;
     /* the transport's scratch memory follows */
 };
 
