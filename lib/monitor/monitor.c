@@ -73,11 +73,12 @@ loom_status loom_monitor_open(loom_mesh *mesh, const loom_monitor_config *config
         return loom_fail(LOOM_E_MEMORY, "no memory for the monitor itself");
     m->mesh = mesh;
     watch_mesh(m, mesh);
+    loom_trace_open(&m->trace, config);
     LOOM_TRY(copy_path(config->metrics, &m->metrics_path));
     LOOM_TRY(copy_path(config->trace, &m->trace_prefix));
     m->trace.prefix = m->trace_prefix;
-    m->trace.first = config->trace_steps ? config->trace_first_step : 2;
-    m->trace.last = m->trace.first + (config->trace_steps ? config->trace_steps : 10);
+    if (m->trace_prefix)
+        loom_comm_set_observer(mesh->world, loom_trace_observe, &m->trace);
     LOOM_TRY(loom_stream_open(loom_comm_device(mesh->world), LOOM_STREAM_INLINE, "monitor", &m->stream));
     if (m->metrics_path)
         LOOM_TRY(open_metrics(m));
@@ -98,6 +99,8 @@ void loom_monitor_close(loom_monitor *m)
 {
     if (!m)
         return;
+    if (m->trace_prefix)
+        loom_comm_set_observer(m->mesh->world, NULL, NULL);
     if (m->metrics)
         fclose(m->metrics);
     loom_free(loom_comm_device(m->mesh->world), m->of_ranks);

@@ -4,6 +4,8 @@
 
 #include <rankloom/monitor.h>
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 
 enum { LOOM_SPAN_DEPTH = 32, LOOM_TRACE_NAME = 48, LOOM_MONITOR_COMMS = 16 };
@@ -32,7 +34,8 @@ typedef struct loom_trace_event {
 typedef struct loom_trace {
     const char *prefix; /* NULL: nothing is traced */
     int64_t first, last; /* steps of this run: [first, last) */
-    bool on;
+    _Atomic bool on;
+    pthread_mutex_t lock; /* of what follows: worker streams add events too */
     loom_trace_event *event;
     size_t events, capacity;
     char (*track)[LOOM_TRACE_NAME];
@@ -64,6 +67,9 @@ struct loom_monitor {
 };
 
 /* trace.c */
+void loom_trace_open(loom_trace *trace, const loom_monitor_config *config);
+/* For loom_comm_set_observer(): `context` is the trace. */
+void loom_trace_observe(void *context, const loom_comm_event *event);
 void loom_trace_add(loom_trace *trace, const char *track, const char *name, double begin_s, double end_s);
 loom_status loom_trace_write(loom_monitor *monitor); /* collective */
 void loom_trace_drop(loom_trace *trace);

@@ -16,6 +16,13 @@ enum { MOST_EVENTS = 1 << 20 };
 /* Clocks of one host agree; further apart than this they belong to different hosts, and the barrier at the end aligns them. */
 static const double one_clock_s = 0.05;
 
+void loom_trace_open(loom_trace *t, const loom_monitor_config *config)
+{
+    pthread_mutex_init(&t->lock, NULL);
+    t->first = config->trace_steps ? config->trace_first_step : 2;
+    t->last = t->first + (config->trace_steps ? config->trace_steps : 10);
+}
+
 /* --- collecting ------------------------------------------------------------------------------------------------------------ */
 
 static int track_of(loom_trace *t, const char *name)
@@ -46,29 +53,62 @@ static bool make_room(loom_trace *t)
     return true;
 }
 
-void loom_trace_add(loom_trace *t, const char *track, const char *name, double begin_s, double end_s)
+static bool add(loom_trace *t, const char *track, const char *name, double begin_s, double end_s)
 {
     int index = track_of(t, track);
 
-    if (index < 0 || !make_room(t)) {
-        t->lost++;
-        return;
-    }
+    if (index < 0 || !make_room(t))
+        return false;
     loom_trace_event *e = &t->event[t->events++];
     snprintf(e->name, sizeof e->name, "%s", name ? name : "");
     e->track = index;
     e->begin_s = begin_s;
     e->end_s = end_s;
+    return true;
+}
+
+void loom_trace_add(loom_trace *t, const char *track, const char *name, double begin_s, double end_s)
+{
+    pthread_mutex_lock(&t->lock);
+    t->lost += !add(t, track, name, begin_s, end_s);
+    pthread_mutex_unlock(&t->lock);
+}
+
+/* "all_reduce 4.2 MB", "send 65.5 kB, peer 1". */
+static void name_call(const loom_comm_event *e, char *name, size_t bytes)
+{
+    double size = (double)e->count * (double)loom_dtype_bytes(e->dtype);
+    bool p2p = e->kind == LOOM_CALL_SEND || e->kind == LOOM_CALL_RECV;
+    char peer[24] = "";
+
+    if (p2p)
+        snprintf(peer, sizeof peer, ", peer %d", e->peer);
+    if (e->kind == LOOM_CALL_BARRIER || size == 0)
+        snprintf(name, bytes, "%s%s", loom_call_kind_name(e->kind), peer);
+    else if (size < 1e6)
+        snprintf(name, bytes, "%s %.4g kB%s", loom_call_kind_name(e->kind), size * 1e-3, peer);
+    else
+        snprintf(name, bytes, "%s %.4g MB%s", loom_call_kind_name(e->kind), size * 1e-6, peer);
+}
+
+void loom_trace_observe(void *context, const loom_comm_event *event)
+{
+    loom_trace *t = context;
+    char name[LOOM_TRACE_NAME], track[LOOM_TRACE_NAME];
+
+    if (!t->on)
+        return;
+    name_call(event, name, sizeof name);
+    snprintf(track, sizeof track, "comm %s%s", loom_comm_name(event->comm),
+             event->kind == LOOM_CALL_SEND ? " send" : event->kind == LOOM_CALL_RECV ? " recv" : "");
+    loom_trace_add(t, track, name, event->begin_s, event->end_s);
 }
 
 void loom_trace_drop(loom_trace *t)
 {
     free(t->event);
     free(t->track);
-    t->event = NULL;
-    t->track = NULL;
-    t->events = t->capacity = 0;
-    t->tracks = 0;
+    pthread_mutex_destroy(&t->lock);
 }
 
 /* --- as text --------------------------------------------------------------------------------------------------------------- */
@@ -99,7 +139,7 @@ static void add_events(loom_text *out, const loom_monitor *m, double zero_s)
 
     describe_rank(m->mesh, name, 128);
     if (t->lost)
-        snprintf(name + strlen(name), 32, " (%llu events lost)", (unsigned long long)t->lost);
+        snprintf(name + strlen(name), sizeof name - 128, ", events lost: %llu", (unsigned long long)t->lost % 1000000000);
     add_name(out, "process_name", rank, 0, name);
     loom_text_add(out, ",\n{\"ph\": \"M\", \"name\": \"process_sort_index\", \"pid\": %d, \"tid\": 0, \"args\": {\"sort_index\": %d}}", rank, rank);
     for (int i = 0; i < t->tracks; i++) {

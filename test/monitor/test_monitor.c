@@ -191,10 +191,13 @@ static void traced(loom_comm *world, loom_stream *stream)
     double seconds[LOOM_TIME_KINDS];
     loom_monitor *m;
 
-    (void)stream;
+    float x = 1;
+
     assert_ok(loom_monitor_open(mesh, &config, &m));
     for (int step = 0; step < 4; step++) {
         loom_monitor_step_begin(m, step);
+        assert_ok(loom_all_reduce(mesh->axis[LOOM_AXIS_PP], &x, &x, 1, LOOM_F32, LOOM_SUM, stream));
+        assert_ok(loom_stream_wait(stream));
         assert_int_equal(loom_monitor_traces(m), step == 1 || step == 2);
         loom_span_begin(m, LOOM_TIME_COMPUTE, "outer");
         loom_span_begin(m, LOOM_TIME_COMPUTE, "a \"quoted\" name \\ with \t marks");
@@ -224,8 +227,8 @@ static void check_nesting(const loom_node *inner, const loom_node *outer)
 
 static void the_trace_is_valid_json_with_a_process_a_rank(void **state)
 {
-    int names = 0, outers = 0, actions = 0, steps = 0;
-    char path[256];
+    int names = 0, outers = 0, actions = 0, steps = 0, calls = 0;
+    char path[300];
     loom_config *file;
 
     (void)state;
@@ -238,6 +241,7 @@ static void the_trace_is_valid_json_with_a_process_a_rank(void **state)
         const loom_node *event = loom_node_at(events, i);
         assert_in_range((int)number(event, "pid"), 0, 2);
         names += is_called(event, "process_name");
+        calls += is_called(event, "all_reduce 0.004 kB");
         steps += is_called(event, "step 1") || is_called(event, "step 2");
         actions += is_called(event, "F c0 m1") && fabs(number(event, "dur") - 0.5e6) < 1;
         if (is_called(event, "outer")) {
@@ -250,6 +254,7 @@ static void the_trace_is_valid_json_with_a_process_a_rank(void **state)
     assert_int_equal(outers, 3 * 2);
     assert_int_equal(actions, 3 * 2);
     assert_int_equal(steps, 3 * 2);
+    assert_int_equal(calls, 3 * 2);
     loom_config_free(file);
     unlink(path);
 }
