@@ -244,11 +244,23 @@ LOOM_API loom_group_link loom_topology_axis(const loom_topology *topology, int n
 LOOM_API int loom_topology_ranks_in_nodes(const loom_topology *topology, int n);
 LOOM_API int loom_topology_ranks_in_domains(const loom_topology *topology, int n);
 
-/* Seconds of one GEMM on a chip: the measured shape when there is one (exact, else between its neighbours in size when they bracket it), else the
- * law. Unknown if neither is there. */
+/* Seconds of one GEMM on a chip: the measured shape itself; near measured shapes (each of m, n, k within a factor of 4) the law, corrected by what
+ * they took; else the law alone. Unknown when there is neither. */
 LOOM_API loom_figure loom_topology_gemm_s(const loom_topology *topology, int chip, loom_math math, int64_t m, int64_t n, int64_t k);
-/* Seconds of one collective: the law of that pattern, level and size; else of the nearest size; else fixed 0, step latency, and the ring's bandwidth. */
+/* The law alone; unknown unless share and peak are known. The memory term counts only where memory bandwidth is known. */
+LOOM_API loom_figure loom_gemm_law_s(const loom_chip *chip, loom_math math, int64_t m, int64_t n, int64_t k);
+/* Seconds of one collective of `bytes` (as nccl-tests counts): measured points of such a group, interpolated; else the law of the nearest size of
+ * group at that level; else latency of the steps and the ring's bandwidth, unknown where the link is. */
 LOOM_API loom_figure loom_topology_pattern_s(const loom_topology *topology, loom_pattern pattern, const loom_group_link *group, double bytes);
+/* Bytes that a rank hands on: 2(n-1)/n of the buffer for all_reduce, (n-1)/n for its halves and all_to_all, all of it for broadcast and send. */
+LOOM_API double loom_pattern_volume(loom_pattern pattern, int ranks, double bytes);
+
+/* --- taking in what was measured ---------------------------------------------------------------------------------------------
+ * Points are copied and sorted; a shape or size that was there before is replaced. loom_topology_fit() then sets the laws: of each chip's
+ * GEMMs (and its peak, where unknown: the best rate seen), and of each pattern and kind of group. */
+LOOM_API loom_status loom_topology_add_gemms(loom_topology *topology, const loom_gemm_point *points, int count);
+LOOM_API loom_status loom_topology_add_points(loom_topology *topology, const loom_pattern_point *points, int count);
+LOOM_API loom_status loom_topology_fit(loom_topology *topology);
 
 /* --- telling --------------------------------------------------------------------------------------------------------------------
  * The caller frees *text with loom_text_free() of <rankloom/text.h>. */

@@ -109,16 +109,6 @@ static loom_figure collected(double value, double unit)
     return value > 0 ? loom_assumed(value * unit) : loom_unknown();
 }
 
-static void fill_gemm_law(const char *name, loom_gemm_law *law)
-{
-    for (int i = 0; name && i < loom_catalogue_gemm_count; i++) {
-        const loom_catalogue_gemm *row = &loom_catalogue_gemms[i];
-        if (strcmp(row->chip, name) == 0)
-            *law = (loom_gemm_law){loom_assumed(row->share), loom_assumed(row->m0), loom_assumed(row->n0), loom_assumed(row->k0),
-                                   loom_assumed(row->start_us * 1e-6)};
-    }
-}
-
 void loom_chip_blank(const char *name, loom_chip_class kind, loom_chip *chip)
 {
     memset(chip, 0, sizeof *chip);
@@ -165,7 +155,6 @@ static void fill_chip(const loom_catalogue_chip *row, double memory_gb, loom_chi
     chip->host_bandwidth = collected(row->host_gb_s, 1e9);
     chip->nic_bandwidth = collected(row->nic_gbit_s, 1e9 / 8);
     chip->power_w = collected(row->power_w, 1);
-    fill_gemm_law(row->gemm, &chip->gemm[LOOM_MATH_16]);
 }
 
 /* A label that only tells memory: never more than it says, in the smaller unit. */

@@ -21,18 +21,9 @@ typedef struct loom_catalogue_chip {
     double nic_gbit_s;   /* a device */
     double power_w;
     const char *origin;
-    const char *gemm; /* name of the chip whose fitted GEMM law stands in, NULL: none */
 } loom_catalogue_chip;
 extern const loom_catalogue_chip loom_catalogue_chips[];
 extern const int loom_catalogue_chip_count;
-
-/* Coefficients of loom_gemm_law for 16-bit GEMMs, fitted to published sweeps. */
-typedef struct loom_catalogue_gemm {
-    const char *chip;
-    double share, m0, n0, k0, start_us;
-} loom_catalogue_gemm;
-extern const loom_catalogue_gemm loom_catalogue_gemms[];
-extern const int loom_catalogue_gemm_count;
 
 /* A machine type: one host of it. */
 typedef struct loom_catalogue_instance {

@@ -11,47 +11,36 @@
 #define GENERAL "general knowledge"
 
 const loom_catalogue_chip loom_catalogue_chips[] = {
-    /* name, key, forms, kind, 16-bit, 8-bit, 4-bit, tf32, GB, GiB seen, GB/s, link, GB/s, to a peer, domain, host, NIC Gbit/s, W, origin, GEMM law */
-    {"V100-SXM2/3-32GB", "v100", "sxm sxm2 sxm3 sxm2/3 32gb", GPU, 125, 0, 0, 0, 32, 0, 900, "NVLink2", 150, 0, 8, 16, 100, 300, PUBLISHED "; 125 is fp16, there is no bf16", NULL},
-    {"V100-SXM2-16GB", "v100", "sxm2 16gb", GPU, 125, 0, 0, 0, 16, 0, 900, "NVLink2", 150, 0, 8, 16, 2.5, 300, PUBLISHED "; 125 is fp16, there is no bf16", NULL},
-    {"T4", "t4", "", GPU, 65, 0, 0, 0, 16, 0, 320, "PCIe", 16, 0, 1, 16, 12.5, 70, PUBLISHED "; 65 is fp16, 70 W holds real rates far below", NULL},
-    {"A100-SXM4-40GB", "a100", "sxm sxm4 40gb", GPU, 312, 0, 0, 156, 40, 0, 1555, "NVLink3", 300, 0, 8, 32, 200, 400, PUBLISHED, "A100-SXM4-80GB"},
-    {"A100-SXM4-80GB", "a100", "sxm sxm4 80gb", GPU, 312, 0, 0, 156, 80, 79.2, 2039, "NVLink3", 300, 0, 8, 32, 200, 400, PUBLISHED, "A100-SXM4-80GB"},
-    {"A100-PCIe-80GB", "a100", "pcie 80gb", GPU, 312, 0, 0, 156, 80, 79.2, 1935, "NVLink3 bridge", 300, 0, 1, 32, 100, 300, PUBLISHED "; pairs only, where a bridge is fitted", "A100-PCIe-80GB"},
-    {"A800-SXM4-80GB", "a800", "sxm sxm4 80gb", GPU, 312, 0, 0, 156, 80, 79.2, 2039, "NVLink3 (cut)", 200, 0, 8, 32, 200, 400, PUBLISHED, "A100-SXM4-80GB"},
-    {"H100-SXM5-80GB", "h100", "sxm sxm5 hbm3 80gb", GPU, 989, 1979, 0, 495, 80, 79.2, 3350, "NVLink4", 450, 0, 8, 64, 400, 700, PUBLISHED, "H100-SXM5-80GB"},
-    {"H800-SXM-80GB", "h800", "sxm sxm5 80gb", GPU, 989, 1979, 0, 495, 80, 79.2, 3350, "NVLink4 (cut)", 200, 0, 8, 64, 400, 700, PUBLISHED "; DeepSeek measures about 160 GB/s", "H100-SXM5-80GB"},
-    {"H200-SXM-141GB", "h200", "sxm sxm5 hbm3e 141gb", GPU, 989, 1979, 0, 495, 141, 139.8, 4800, "NVLink4", 450, 0, 8, 64, 400, 700, PUBLISHED, "H200-SXM-141GB"},
-    {"B200-SXM", "b200", "sxm hgx 180gb", GPU, 2250, 4500, 9000, 1125, 180, 178.35, 8000, "NVLink5", 900, 0, 8, 64, 400, 1000, PUBLISHED, "B200-SXM"},
-    {"GB200 NVL72", "gb200", "nvl72 186gb", GPU, 2500, 5000, 10000, 1250, 186, 184.31, 8000, "NVLink5", 900, 0, 72, 450, 400, 1200, PUBLISHED "; some vendor pages divide by 2450", "B200-SXM"},
-    {"B300-SXM", "b300", "sxm hgx 288gb", GPU, 2250, 4500, 13500, 0, 288, 267.69, 8000, "NVLink5", 900, 0, 8, 128, 800, 1100, PUBLISHED, "B200-SXM"},
-    {"GB300 NVL72", "gb300", "nvl72 288gb", GPU, 2500, 5000, 15000, 0, 288, 276.5, 8000, "NVLink5", 900, 0, 72, 450, 800, 1400, PUBLISHED, "B200-SXM"},
-    {"GH200 96GB/144GB", "gh200", "96gb 144gb", GPU, 989, 1979, 0, 495, 96, 0, 4000, "NVLink4", 450, 0, 1, 450, 400, 1000, PUBLISHED "; HBM3e part 4.9 TB/s", "H200-SXM-141GB"},
-    {"L40S", "l40s", "", GPU, 362, 733, 0, 183, 48, 0, 864, "PCIe", 32, 0, 1, 32, 50, 350, PUBLISHED, NULL},
-    {"RTX 4090", "4090", "rtx", GPU, 165, 330, 0, 83, 24, 0, 1008, "PCIe", 32, 0, 1, 32, 25, 450, GENERAL "; 165 with fp32 accumulate, no peer-to-peer in the stock driver", NULL},
-    {"RTX PRO 6000 Blackwell Server", "6000", "rtx pro blackwell server", GPU, 0, 0, 0, 0, 96, 0, 1597, "PCIe", 64, 0, 1, 64, 400, 600, GENERAL "; dense peaks not collected", NULL},
-    {"MI250X", "mi250x", "", GPU, 383, 0, 0, 0, 128, 0, 3277, "xGMI", 350, 0, 8, 32, 200, 560, PUBLISHED "; a module: software sees two devices of 64 GB", NULL},
-    {"MI300X", "mi300x", "", GPU, 1307, 2615, 0, 654, 192, 191.7, 5300, "xGMI full mesh", 448, 64, 8, 64, 400, 750, PUBLISHED, NULL},
-    {"MI325X", "mi325x", "", GPU, 1307, 2615, 0, 654, 256, 0, 6000, "xGMI full mesh", 448, 64, 8, 64, 400, 1000, PUBLISHED, NULL},
-    {"MI355X", "mi355x", "", GPU, 2500, 5000, 10000, 0, 288, 0, 8000, "xGMI full mesh", 538, 76.8, 8, 64, 400, 1400, PUBLISHED, NULL},
-    {"TPU v4", "v4", "tpu", TPU, 275, 0, 0, 0, 32, 0, 1200, "ICI 3D torus", 300, 50, 4096, 0, 0, 0, PUBLISHED, NULL},
-    {"TPU v5e", "v5e", "tpu", TPU, 197, 0, 0, 0, 16, 0, 820, "ICI 2D torus", 200, 50, 256, 0, 0, 0, PUBLISHED, NULL},
-    {"TPU v5p", "v5p", "tpu", TPU, 459, 0, 0, 0, 95, 0, 2765, "ICI 3D torus", 600, 100, 8960, 0, 0, 0, PUBLISHED, NULL},
-    {"TPU v6e (Trillium)", "v6e", "tpu trillium", TPU, 918, 0, 0, 0, 32, 0, 1640, "ICI 2D torus", 448, 112, 256, 0, 0, 0, PUBLISHED, NULL},
-    {"TPU v7x (Ironwood)", "v7x", "tpu ironwood", TPU, 2307, 4614, 0, 0, 192, 0, 7370, "ICI 3D torus", 600, 100, 9216, 0, 0, 0, PUBLISHED, NULL},
+    /* name, key, forms, kind, 16-bit, 8-bit, 4-bit, tf32, GB, GiB seen, GB/s, link, GB/s, to a peer, domain, host, NIC Gbit/s, W, origin */
+    {"V100-SXM2/3-32GB", "v100", "sxm sxm2 sxm3 sxm2/3 32gb", GPU, 125, 0, 0, 0, 32, 0, 900, "NVLink2", 150, 0, 8, 16, 100, 300, PUBLISHED "; 125 is fp16, there is no bf16"},
+    {"V100-SXM2-16GB", "v100", "sxm2 16gb", GPU, 125, 0, 0, 0, 16, 0, 900, "NVLink2", 150, 0, 8, 16, 2.5, 300, PUBLISHED "; 125 is fp16, there is no bf16"},
+    {"T4", "t4", "", GPU, 65, 0, 0, 0, 16, 0, 320, "PCIe", 16, 0, 1, 16, 12.5, 70, PUBLISHED "; 65 is fp16, 70 W holds real rates far below"},
+    {"A100-SXM4-40GB", "a100", "sxm sxm4 40gb", GPU, 312, 0, 0, 156, 40, 0, 1555, "NVLink3", 300, 0, 8, 32, 200, 400, PUBLISHED},
+    {"A100-SXM4-80GB", "a100", "sxm sxm4 80gb", GPU, 312, 0, 0, 156, 80, 79.2, 2039, "NVLink3", 300, 0, 8, 32, 200, 400, PUBLISHED},
+    {"A100-PCIe-80GB", "a100", "pcie 80gb", GPU, 312, 0, 0, 156, 80, 79.2, 1935, "NVLink3 bridge", 300, 0, 1, 32, 100, 300, PUBLISHED "; pairs only, where a bridge is fitted"},
+    {"A800-SXM4-80GB", "a800", "sxm sxm4 80gb", GPU, 312, 0, 0, 156, 80, 79.2, 2039, "NVLink3 (cut)", 200, 0, 8, 32, 200, 400, PUBLISHED},
+    {"H100-SXM5-80GB", "h100", "sxm sxm5 hbm3 80gb", GPU, 989, 1979, 0, 495, 80, 79.2, 3350, "NVLink4", 450, 0, 8, 64, 400, 700, PUBLISHED},
+    {"H800-SXM-80GB", "h800", "sxm sxm5 80gb", GPU, 989, 1979, 0, 495, 80, 79.2, 3350, "NVLink4 (cut)", 200, 0, 8, 64, 400, 700, PUBLISHED "; DeepSeek measures about 160 GB/s"},
+    {"H200-SXM-141GB", "h200", "sxm sxm5 hbm3e 141gb", GPU, 989, 1979, 0, 495, 141, 139.8, 4800, "NVLink4", 450, 0, 8, 64, 400, 700, PUBLISHED},
+    {"B200-SXM", "b200", "sxm hgx 180gb", GPU, 2250, 4500, 9000, 1125, 180, 178.35, 8000, "NVLink5", 900, 0, 8, 64, 400, 1000, PUBLISHED},
+    {"GB200 NVL72", "gb200", "nvl72 186gb", GPU, 2500, 5000, 10000, 1250, 186, 184.31, 8000, "NVLink5", 900, 0, 72, 450, 400, 1200, PUBLISHED "; some vendor pages divide by 2450"},
+    {"B300-SXM", "b300", "sxm hgx 288gb", GPU, 2250, 4500, 13500, 0, 288, 267.69, 8000, "NVLink5", 900, 0, 8, 128, 800, 1100, PUBLISHED},
+    {"GB300 NVL72", "gb300", "nvl72 288gb", GPU, 2500, 5000, 15000, 0, 288, 276.5, 8000, "NVLink5", 900, 0, 72, 450, 800, 1400, PUBLISHED},
+    {"GH200 96GB/144GB", "gh200", "96gb 144gb", GPU, 989, 1979, 0, 495, 96, 0, 4000, "NVLink4", 450, 0, 1, 450, 400, 1000, PUBLISHED "; HBM3e part 4.9 TB/s"},
+    {"L40S", "l40s", "", GPU, 362, 733, 0, 183, 48, 0, 864, "PCIe", 32, 0, 1, 32, 50, 350, PUBLISHED},
+    {"RTX 4090", "4090", "rtx", GPU, 165, 330, 0, 83, 24, 0, 1008, "PCIe", 32, 0, 1, 32, 25, 450, GENERAL "; 165 with fp32 accumulate, no peer-to-peer in the stock driver"},
+    {"RTX PRO 6000 Blackwell Server", "6000", "rtx pro blackwell server", GPU, 0, 0, 0, 0, 96, 0, 1597, "PCIe", 64, 0, 1, 64, 400, 600, GENERAL "; dense peaks not collected"},
+    {"MI250X", "mi250x", "", GPU, 383, 0, 0, 0, 128, 0, 3277, "xGMI", 350, 0, 8, 32, 200, 560, PUBLISHED "; a module: software sees two devices of 64 GB"},
+    {"MI300X", "mi300x", "", GPU, 1307, 2615, 0, 654, 192, 191.7, 5300, "xGMI full mesh", 448, 64, 8, 64, 400, 750, PUBLISHED},
+    {"MI325X", "mi325x", "", GPU, 1307, 2615, 0, 654, 256, 0, 6000, "xGMI full mesh", 448, 64, 8, 64, 400, 1000, PUBLISHED},
+    {"MI355X", "mi355x", "", GPU, 2500, 5000, 10000, 0, 288, 0, 8000, "xGMI full mesh", 538, 76.8, 8, 64, 400, 1400, PUBLISHED},
+    {"TPU v4", "v4", "tpu", TPU, 275, 0, 0, 0, 32, 0, 1200, "ICI 3D torus", 300, 50, 4096, 0, 0, 0, PUBLISHED},
+    {"TPU v5e", "v5e", "tpu", TPU, 197, 0, 0, 0, 16, 0, 820, "ICI 2D torus", 200, 50, 256, 0, 0, 0, PUBLISHED},
+    {"TPU v5p", "v5p", "tpu", TPU, 459, 0, 0, 0, 95, 0, 2765, "ICI 3D torus", 600, 100, 8960, 0, 0, 0, PUBLISHED},
+    {"TPU v6e (Trillium)", "v6e", "tpu trillium", TPU, 918, 0, 0, 0, 32, 0, 1640, "ICI 2D torus", 448, 112, 256, 0, 0, 0, PUBLISHED},
+    {"TPU v7x (Ironwood)", "v7x", "tpu ironwood", TPU, 2307, 4614, 0, 0, 192, 0, 7370, "ICI 3D torus", 600, 100, 9216, 0, 0, 0, PUBLISHED},
 };
 const int loom_catalogue_chip_count = sizeof loom_catalogue_chips / sizeof *loom_catalogue_chips;
-
-/* Least squares on published sweeps of isolated 16-bit GEMMs (m >= 1024), 2 to 6 % median error. In training, expect 0.80 to 0.95 of it. */
-const loom_catalogue_gemm loom_catalogue_gemms[] = {
-    /* chip, share of peak, m0, n0, k0, start us */
-    {"A100-SXM4-80GB", 0.833, 14, 24, 45, 20},
-    {"A100-PCIe-80GB", 0.80, 143, 121, 154, 0},
-    {"H100-SXM5-80GB", 0.759, 0, 0, 62, 2.2},
-    {"H200-SXM-141GB", 0.742, 0, 0, 52, 1.7},
-    {"B200-SXM", 0.664, 0, 20, 0, 2.6},
-};
-const int loom_catalogue_gemm_count = sizeof loom_catalogue_gemms / sizeof *loom_catalogue_gemms;
 
 /* Machine types, from their vendors' pages: devices, NVLink domain, network cards that serve the devices. */
 const loom_catalogue_instance loom_catalogue_instances[] = {

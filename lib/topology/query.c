@@ -4,9 +4,16 @@
 #include <assert.h>
 #include <limits.h>
 #include <math.h>
+#include <stdio.h>
 
-/* One NVLink brick, one direction: 25 GB/s from the second generation to the fourth. */
-#define BRICK_BANDWIDTH 25e9
+/* B/s of one NVLink of a chip, one direction: 25 GB/s from the second generation to the fourth, and where nobody knows the chip. */
+static double one_link(const loom_chip *chip)
+{
+    int generation = 4;
+
+    sscanf(chip->link, "NVLink%d", &generation);
+    return generation >= 5 ? 50e9 : generation >= 2 ? 25e9 : 20e9;
+}
 
 int loom_topology_ranks(const loom_topology *t)
 {
@@ -63,12 +70,12 @@ loom_figure loom_topology_nic_bandwidth(const loom_topology *t, int rank)
 
 /* --- pieces that links and groups share --------------------------------------------------------------------------- */
 
-/* Scale-up bandwidth of device `a` over `bricks` NVLinks; 0 bricks: the links are not listed, and the chip's figure stands. */
-static loom_figure brick_bandwidth(int bricks, loom_figure whole)
+/* Scale-up bandwidth of a device over `links` NVLinks; 0: they are not listed, and the chip's figure stands. */
+static loom_figure linked_bandwidth(const loom_chip *chip, int links, loom_figure whole)
 {
-    if (bricks == 0)
+    if (links == 0)
         return whole;
-    loom_figure listed = {bricks * BRICK_BANDWIDTH, LOOM_ORIGIN_ASSUMED};
+    loom_figure listed = {links * one_link(chip), LOOM_ORIGIN_ASSUMED};
     return loom_known(whole) ? loom_figure_min(whole, listed) : listed;
 }
 
@@ -117,7 +124,7 @@ loom_link loom_topology_link(const loom_topology *t, int rank_a, int rank_b)
         bandwidth = chip_a->memory_bandwidth;
         break;
     case LOOM_LEVEL_DOMAIN:
-        bandwidth = brick_bandwidth(wire.links, chip_a == chip_b ? chip_a->peer_bandwidth : loom_figure_min(chip_a->peer_bandwidth, chip_b->peer_bandwidth));
+        bandwidth = linked_bandwidth(chip_a, wire.links, chip_a == chip_b ? chip_a->peer_bandwidth : loom_figure_min(chip_a->peer_bandwidth, chip_b->peer_bandwidth));
         break;
     case LOOM_LEVEL_NODE:
         bandwidth = loom_figure_min(chip_a->host_bandwidth, chip_b->host_bandwidth);
@@ -191,14 +198,14 @@ static loom_figure domain_bandwidth(const loom_topology *t, const members *m, in
     loom_figure least = {INFINITY, LOOM_ORIGIN_ASSUMED};
 
     for (int i = 0; i < m->count; i++) {
-        int device = t->rank_device[member(m, i)], bricks = 0;
+        int device = t->rank_device[member(m, i)], links = 0;
         const loom_chip *chip = &t->chips[t->devices[device].chip];
         for (int j = 0; t->wires && j < m->count; j++)
             if (j != i)
-                bricks += loom_topology_wire(t, device, t->rank_device[member(m, j)]).links;
+                links += loom_topology_wire(t, device, t->rank_device[member(m, j)]).links;
         loom_figure pairs = chip->peer_bandwidth;
         pairs.value *= in_domain - 1;
-        least = loom_figure_min(least, brick_bandwidth(bricks, loom_figure_min(chip->link_bandwidth, pairs)));
+        least = loom_figure_min(least, linked_bandwidth(chip, links, loom_figure_min(chip->link_bandwidth, pairs)));
     }
     return level_or(t, LOOM_LEVEL_DOMAIN, least);
 }
