@@ -36,12 +36,14 @@ typedef struct loom_constant {
     X(GEMM_START, "s", "start of a GEMM")                                                                              \
     X(SUSTAINED, "", "share of isolated GEMM and attention rates left in training: power-limited clocks, cold caches") \
     X(GROUPED_SHARE, "", "share of the GEMM law that grouped (expert) GEMMs reach")                                    \
+    X(GROUPED_0, "elements", "a grouped GEMM takes g0 (1/m + 1/n + 1/k) longer still, m rows an expert")               \
     X(SHARE_8, "", "share of the 8-bit peak that a large GEMM reaches, quantisation passes not counted")               \
     X(SHARE_4, "", "share of the 4-bit peak, likewise")                                                                \
     X(ATTENTION_FORWARD, "", "share of the 16-bit peak of the best fused attention, forward, causal flop")             \
     X(ATTENTION_BACKWARD, "", "the same, backward")                                                                    \
     X(FLASH2_FORWARD, "", "the same of the portable kernel (flash attention 2), forward")                              \
     X(FLASH2_BACKWARD, "", "the same, backward")                                                                       \
+    X(ATTENTION_NARROW, "", "rate of fused attention at head size 64, over that at 128")                               \
     X(ATTENTION_TAIL, "s", "last tile of a fused attention call at 4096 tokens")                                       \
     X(KERNEL_GAP, "s", "device time lost between two kernels")                                                         \
     X(HOST_KERNEL, "s", "host time of one kernel launch in a plain eager framework")                                   \
@@ -89,6 +91,9 @@ typedef enum loom_device_constant {
     X(KERNELS_TP, "kernels that tensor parallelism adds to a layer, forward")                      \
     X(EXCHANGE_ONCE, "1: a token goes to a domain once, however many of its experts are there")    \
     X(GRADIENT_BYTES, "bytes of a gradient on the wire")                                           \
+    X(GATHER_BYTES, "bytes of a weight on the wire, fully sharded")                                \
+    X(OWNER_TURN, "seconds for each rank of a ZeRO-1 group to send the weights it owns, in turn")  \
+    X(QUANTISE, "share of the quantisation passes that no neighbouring kernel takes over")         \
     X(JITTER, "share of the step lost to ranks that wait for one another, per doubling of ranks")  \
     X(FIXED, "seconds of a step that depend on nothing")                                           \
     X(OPTIMIZER_BYTES, "bytes that the optimizer moves for a parameter it owns")                   \

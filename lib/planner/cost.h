@@ -71,10 +71,10 @@ static inline double loom_soft(const loom_job *job, loom_software_constant which
 /* --- kernels (kernels.c) ----------------------------------------------------------------------------------------------------- */
 typedef enum loom_gemm_role { LOOM_GEMM_FORWARD, LOOM_GEMM_INPUT, LOOM_GEMM_WEIGHT } loom_gemm_role;
 
-/* Seconds of `batch` products m x k by k x n. bits: of the inputs (job->bits, or 16 where the framework keeps 16). Output 16-bit; a weight
+/* Seconds of a product m x k by k x n; grouped: of `groups` of them, m rows each. bits: of the inputs (job->bits, or 16 where the framework keeps 16). Output 16-bit; a weight
  * gradient is accumulated in fp32. */
-double loom_gemm_seconds(const loom_machine *machine, double m, double n, double k, int bits, loom_gemm_role role);
-double loom_grouped_seconds(const loom_machine *machine, double groups, double m, double n, double k, int bits, loom_gemm_role role);
+double loom_gemm_seconds(const loom_job *job, double m, double n, double k, int bits, loom_gemm_role role);
+double loom_grouped_seconds(const loom_job *job, double groups, double m, double n, double k, int bits, loom_gemm_role role);
 /* Seconds to move `bytes` through memory in `kernels` kernels. */
 double loom_stream_seconds(const loom_machine *machine, double bytes, double kernels);
 

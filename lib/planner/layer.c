@@ -38,22 +38,20 @@ void loom_pass_add(loom_pass *sum, const loom_pass *pass, double times)
 /* A linear layer: one GEMM forward, two backward. */
 static void add_linear(const shape *s, loom_pass_pair *pair, double tokens, double in, double out, int bits)
 {
-    const loom_machine *machine = &s->job->machine;
-    double weight = loom_gemm_seconds(machine, in, out, tokens, bits, LOOM_GEMM_WEIGHT);
+    double weight = loom_gemm_seconds(s->job, in, out, tokens, bits, LOOM_GEMM_WEIGHT);
 
-    pair->forward.part[LOOM_TIME_GEMM] += loom_gemm_seconds(machine, tokens, out, in, bits, LOOM_GEMM_FORWARD);
-    pair->backward.part[LOOM_TIME_GEMM] += loom_gemm_seconds(machine, tokens, in, out, bits, LOOM_GEMM_INPUT) + weight;
+    pair->forward.part[LOOM_TIME_GEMM] += loom_gemm_seconds(s->job, tokens, out, in, bits, LOOM_GEMM_FORWARD);
+    pair->backward.part[LOOM_TIME_GEMM] += loom_gemm_seconds(s->job, tokens, in, out, bits, LOOM_GEMM_INPUT) + weight;
     pair->backward.weight += weight;
 }
 
 /* The same for the experts of a rank: `groups` of them, `rows` routed tokens each. */
 static void add_grouped(const shape *s, loom_pass_pair *pair, double groups, double rows, double in, double out, int bits)
 {
-    const loom_machine *machine = &s->job->machine;
-    double weight = loom_grouped_seconds(machine, groups, in, out, rows, bits, LOOM_GEMM_WEIGHT);
+    double weight = loom_grouped_seconds(s->job, groups, in, out, rows, bits, LOOM_GEMM_WEIGHT);
 
-    pair->forward.part[LOOM_TIME_GEMM] += loom_grouped_seconds(machine, groups, rows, out, in, bits, LOOM_GEMM_FORWARD);
-    pair->backward.part[LOOM_TIME_GEMM] += loom_grouped_seconds(machine, groups, rows, in, out, bits, LOOM_GEMM_INPUT) + weight;
+    pair->forward.part[LOOM_TIME_GEMM] += loom_grouped_seconds(s->job, groups, rows, out, in, bits, LOOM_GEMM_FORWARD);
+    pair->backward.part[LOOM_TIME_GEMM] += loom_grouped_seconds(s->job, groups, rows, in, out, bits, LOOM_GEMM_INPUT) + weight;
     pair->backward.weight += weight;
 }
 
@@ -118,6 +116,13 @@ static double value_dim(const loom_model *m)
     return m->mla.kv_rank ? (double)m->mla.value_dim : (double)m->head_dim;
 }
 
+/* Softmax work does not shrink with the head, so narrow heads reach less of the peak. */
+static double narrow_rate(const loom_machine *machine, double head)
+{
+    double at_64 = loom_dev(machine, LOOM_DEV_ATTENTION_NARROW);
+    return head >= 128 ? 1 : 1 / (1 + (1 / at_64 - 1) * (128 / head - 1));
+}
+
 static void add_fused_core(const shape *s, loom_pass_pair *pair)
 {
     const loom_machine *machine = &s->job->machine;
@@ -128,9 +133,10 @@ static void add_fused_core(const shape *s, loom_pass_pair *pair)
     double forward = rate * loom_dev(machine, portable ? LOOM_DEV_FLASH2_FORWARD : LOOM_DEV_ATTENTION_FORWARD);
     double backward = rate * loom_dev(machine, portable ? LOOM_DEV_FLASH2_BACKWARD : LOOM_DEV_ATTENTION_BACKWARD);
     double tail = loom_dev(machine, LOOM_DEV_ATTENTION_TAIL) * keys / 4096 / s->degrees->cp;
+    double narrow = narrow_rate(machine, value_dim(s->model));
 
-    pair->forward.part[LOOM_TIME_ATTENTION] += flop / forward + tail;
-    pair->backward.part[LOOM_TIME_ATTENTION] += 2.5 * flop / backward + 2 * tail;
+    pair->forward.part[LOOM_TIME_ATTENTION] += flop / (forward * narrow) + tail;
+    pair->backward.part[LOOM_TIME_ATTENTION] += 2.5 * flop / (backward * narrow) + 2 * tail;
 }
 
 /* Scores are written: two batched GEMMs over the full square, and softmax, mask and dropout over the scores. */
@@ -141,8 +147,8 @@ static void add_unfused_core(const shape *s, loom_pass_pair *pair)
     double batch = (double)s->degrees->micro_batch * s->model->heads / s->degrees->tp;
     double scores = batch * rows * keys;
     double start = loom_dev(machine, LOOM_DEV_GEMM_START);
-    double qk = batch * (loom_gemm_seconds(machine, rows, keys, d, 16, LOOM_GEMM_FORWARD) - start) + start;
-    double pv = batch * (loom_gemm_seconds(machine, rows, d, keys, 16, LOOM_GEMM_FORWARD) - start) + start;
+    double qk = batch * (loom_gemm_seconds(s->job, rows, keys, d, 16, LOOM_GEMM_FORWARD) - start) + start;
+    double pv = batch * (loom_gemm_seconds(s->job, rows, d, keys, 16, LOOM_GEMM_FORWARD) - start) + start;
 
     pair->forward.part[LOOM_TIME_ATTENTION] += qk + pv + loom_stream_seconds(machine, 11 * scores, 3);
     pair->backward.part[LOOM_TIME_ATTENTION] += 2 * (qk + pv) + loom_stream_seconds(machine, 13 * scores, 3);

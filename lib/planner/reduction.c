@@ -40,7 +40,7 @@ static double gradient_seconds(const loom_job *job, const loom_degrees *g, loom_
 static double gather_seconds(const loom_job *job, const loom_degrees *g, loom_group group, double parameters)
 {
     nest n = nest_of(group, g->shard_group);
-    return g->zero == 0 ? 0 : loom_gather_seconds(&job->machine, n.inner, 2 * parameters);
+    return g->zero == 0 || parameters <= 0 ? 0 : loom_gather_seconds(&job->machine, n.inner, 2 * parameters);
 }
 
 /* `work` seconds of communication under a window of compute: what sticks out, and what the hidden part costs the compute. At least the
@@ -66,9 +66,9 @@ static loom_reduction both(loom_reduction a, loom_reduction b)
 static loom_reduction fully_sharded(const loom_job *job, const loom_degrees *g, const loom_weights *w, double layers, double forward, double backward, int64_t m)
 {
     nest dense = nest_of(dense_group(g), g->shard_group), experts = nest_of(expert_group(g), 0);
-    double hide = loom_soft(job, LOOM_SOFT_SHARDED_HIDDEN), bytes = loom_soft(job, LOOM_SOFT_GRADIENT_BYTES);
+    double hide = loom_soft(job, LOOM_SOFT_SHARDED_HIDDEN), bytes = loom_soft(job, LOOM_SOFT_GRADIENT_BYTES), wide = loom_soft(job, LOOM_SOFT_GATHER_BYTES);
     double slow = 1 / loom_soft(job, LOOM_SOFT_SHARDED_RATE), late = loom_soft(job, LOOM_SOFT_SHARDED_EXPOSED);
-    double gather = slow * layers * (loom_gather_seconds(&job->machine, dense.inner, 2 * w->dense / layers) + loom_gather_seconds(&job->machine, experts.inner, 2 * w->experts / layers));
+    double gather = slow * layers * (loom_gather_seconds(&job->machine, dense.inner, wide * w->dense / layers) + loom_gather_seconds(&job->machine, experts.inner, wide * w->experts / layers));
     double scatter = slow * layers * (loom_gather_seconds(&job->machine, dense.inner, bytes * w->dense / layers) + loom_gather_seconds(&job->machine, experts.inner, bytes * w->experts / layers));
     double buckets = late > 0 ? 1 / late : layers;
     loom_reduction once = both(under(job, gather, hide * forward, buckets), under(job, gather + scatter, hide * backward, buckets));
@@ -87,7 +87,8 @@ loom_reduction loom_reduction_cost(const loom_job *job, const loom_degrees *g, c
         return fully_sharded(job, g, w, layers, forward, backward, micro_batches);
     double reduce = gradient_seconds(job, g, dense_group(g), w->dense) + gradient_seconds(job, g, expert_group(g), w->experts);
     double gather = gather_seconds(job, g, dense_group(g), w->dense) + gather_seconds(job, g, expert_group(g), w->experts);
-    return both(under(job, reduce, loom_soft(job, LOOM_SOFT_DP_WINDOW) * backward, layers), under(job, gather, loom_soft(job, LOOM_SOFT_GATHER_WINDOW) * forward, layers));
+    loom_reduction turns = {g->zero ? loom_soft(job, LOOM_SOFT_OWNER_TURN) * nest_of(dense_group(g), g->shard_group).inner.n : 0, 0};
+    return both(turns, both(under(job, reduce, loom_soft(job, LOOM_SOFT_DP_WINDOW) * backward, layers), under(job, gather, loom_soft(job, LOOM_SOFT_GATHER_WINDOW) * forward, layers)));
 }
 
 double loom_optimizer_seconds(const loom_job *job, const loom_degrees *g, const loom_weights *w)

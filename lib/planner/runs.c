@@ -190,6 +190,10 @@ static void read_switches(const reading *r, loom_job *job)
         set(job, LOOM_SOFT_ELEMENTWISE, 1);
         set(job, LOOM_SOFT_KERNELS_DENSE, 20);
     }
+    if (strstr(notes, "tokendrop") || strstr(notes, "token-drop")) /* fixed shapes: no wait for the host */
+        scale(job, LOOM_SOFT_KERNELS_MOE, 0.4);
+    if (strstr(notes, "Float8"))
+        set(job, LOOM_SOFT_GATHER_BYTES, 1);
     if (strstr(notes, "(PURE)"))
         set(job, LOOM_SOFT_GRADIENT_BYTES, 2);
     if (strstr(overlap, "'attn'"))
@@ -291,6 +295,15 @@ static void read_layout(const reading *r, loom_run *run)
     g->sequence_parallel = strcmp(text(r, "seq_par"), "yes") == 0;
     g->micro_batch = whole(r, "mbs", 1);
     run->micro_batch_open = !text(r, "mbs")[0];
+    if (run->micro_batch_open && g->pp > 1 && strncmp(run->framework, "torchtitan", 10) == 0) {
+        int stages = g->pp * (run->vpp_open ? 2 : g->vpp); /* its default: as many micro-batches as there are stages */
+        g->micro_batch = whole(r, "gbs", 0) / g->dp / stages;
+        run->micro_batch_open = g->micro_batch < 1;
+        if (run->vpp_open && g->micro_batch >= 1) {
+            g->vpp = 2;
+            run->vpp_open = false;
+        }
+    }
     g->pipeline = pipeline_of(text(r, "schedule"), g->vpp);
     g->recompute = recompute_of(text(r, "recompute_class"), g->zero == 3);
     g->cp_kind = strstr(text(r, "notes"), "a2a CP") ? LOOM_CP_ULYSSES : LOOM_CP_RING;

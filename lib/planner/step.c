@@ -69,12 +69,11 @@ static void fill_stages(stage *stages, const loom_job *job, const loom_degrees *
 
 static double hop_seconds(const loom_job *job, const loom_degrees *g)
 {
-    double bytes = 2.0 * g->micro_batch * job->seq / g->cp * job->model.hidden;
+    /* every tensor-parallel rank sends its part: split along the sequence, or scattered and gathered again inside the domain */
+    double bytes = 2.0 * g->micro_batch * job->seq / g->cp * job->model.hidden / g->tp;
 
     if (g->pp == 1)
         return 0;
-    if (g->sequence_parallel)
-        bytes /= g->tp;
     return loom_soft(job, LOOM_SOFT_P2P_EXPOSED) * loom_hop_seconds(&job->machine, g->tp * g->cp * g->dp, bytes);
 }
 

@@ -7,8 +7,11 @@
 static const loom_framework frameworks[] = {
     {.names = {"rankloom"},
      .at = {SAY(P2P_EXPOSED, 0.35, "asynchronous sends"), SAY(GRADIENT_BYTES, 4, "gradients in fp32")}},
-    /* NeMo and Megatron-Bridge recipes on Megatron-Core and Transformer Engine */
-    {.names = {"nemo", "megatron-bridge", "megatron-core", "megatron"},
+    /* NeMo recipes on Megatron-Core and Transformer Engine, until 2025 */
+    {.names = {"nemo", "megatron-core", "megatron"},
+     .at = {SAY(TP_HIDDEN, 0.6, "chunked GEMMs (user buffers)"), SAY(P2P_EXPOSED, 0.35, "overlapped p2p"), AT(GRADIENT_BYTES, 2, "recipes reduce in bf16")}},
+    /* Megatron-Bridge recipes; experts exchange through DeepEP or HybridEP */
+    {.names = {"megatron-bridge", "megatron-core-dev"},
      .at = {SAY(EXCHANGE_ONCE, 1, "DeepEP, HybridEP"), SAY(TP_HIDDEN, 0.6, "chunked GEMMs (user buffers)"), SAY(P2P_EXPOSED, 0.35, "overlapped p2p"), AT(GRADIENT_BYTES, 2, "recipes reduce in bf16")}},
     /* Since the summer of 2026 experts run without waiting for the host, in captured graphs */
     {.names = {"megatron-bridge-26.06", "megatron-bridge-26.08"},
@@ -32,7 +35,7 @@ static const loom_framework frameworks[] = {
      .at = {SAY(FLASH, 0, "scores in memory"), SAY(GRADIENT_BYTES, 2, "fp16"), SAY(SHARDED_RATE, 0.12, "one parameter a message"), SAY(KERNELS_DENSE, 28, "before kernel fusion")}},
     {.names = {"composer-fsdp", "composer"}, .at = {SAY(FLASH, 1, "flash attention 1 and 2"), SAY(SHARDED_EXPOSED, 0.6, "FSDP 1 without forward prefetch"), SAY(ELEMENTWISE, 1.8, "eager PyTorch"), SAY(KERNELS_DENSE, 34, "eager PyTorch"), SAY(GRADIENT_BYTES, 4, "fp32 reduction")}},
     {.names = {"torchtitan"}, .at = {SAY(FLASH, 1, "SDPA"), SAY(ELEMENTWISE, 1.8, "eager PyTorch"), SAY(KERNELS_DENSE, 34, "eager PyTorch"), SAY(GRADIENT_BYTES, 4, "fp32 reduction")}},
-    {.names = {"internevo"}, .at = {SAY(FLASH, 1, "flash attention 2"), SAY(ELEMENTWISE, 1.4, "flash-attn kernels"), SAY(KERNELS_DENSE, 28, "eager PyTorch"), SAY(GRADIENT_BYTES, 2, "bf16")}},
+    {.names = {"internevo"}, .at = {SAY(FLASH, 1, "flash attention 2"), SAY(ELEMENTWISE, 1.4, "flash-attn kernels"), SAY(KERNELS_DENSE, 28, "eager PyTorch"), SAY(GRADIENT_BYTES, 2, "bf16"), AT(OWNER_TURN, 2.8e-3, "InternEvo, 8 to 1024 ranks: every owner broadcasts")}},
     {.names = {"maxtext", "paxml", "jax"},
      .at = {SAY(ELEMENTWISE, 0.8, "XLA fusion"), SAY(HOST_FACTOR, 0, "one program a step"), SAY(GRADIENT_BYTES, 2, "bf16"), SAY(TP_HIDDEN, 0.5, "collective matmul")}},
     {.names = {"llm.c"}, .at = {SAY(ELEMENTWISE, 1, "hand-written kernels"), SAY(HOST_FACTOR, 0.3, "C, no framework"), SAY(GRADIENT_BYTES, 2, "bf16")}},
