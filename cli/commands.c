@@ -9,12 +9,16 @@
 extern const loom_command loom_command_run;
 extern const loom_command loom_command_topo;
 extern const loom_command loom_command_plot;
+extern const loom_command loom_command_score;
+extern const loom_command loom_command_collective;
 extern const loom_command loom_command_completion, loom_command_help;
 
 const loom_command *const loom_commands[] = {
     &loom_command_topo,
     &loom_command_run,
     &loom_command_plot,
+    &loom_command_score,
+    &loom_command_collective,
     &loom_command_completion,
     &loom_command_help,
     NULL,

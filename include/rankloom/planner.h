@@ -4,6 +4,7 @@
 #define RANKLOOM_PLANNER_H
 
 #include <rankloom/layout.h>
+#include <rankloom/text.h>
 #include <rankloom/topology.h>
 LOOM_BEGIN
 

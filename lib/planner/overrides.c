@@ -29,8 +29,10 @@ static loom_status read_one(const char *text, loom_override *o)
     if (o->device < 0 && o->software < 0)
         return loom_fail(LOOM_E_INVALID, "--set %s: no constant is called %s", text, name);
     loom_number_fault fault = loom_number_f64(equals + 1, &o->value);
-    if (fault != LOOM_NUMBER_OK)
-        return loom_fail(LOOM_E_INVALID, "--set %s: %s %s", text, equals + 1, loom_number_hint(fault));
+    if (fault != LOOM_NUMBER_OK) {
+        const char *hint = loom_number_hint(fault);
+        return loom_fail(LOOM_E_INVALID, "--set %s: %s is no number%s%s", text, equals + 1, hint ? "; " : "", hint ? hint : "");
+    }
     return LOOM_OK;
 }
 

@@ -1,0 +1,12 @@
+/* Amounts with units, as people type them on a command line: 16GB, 900GB/s, 80GiB, 5us. */
+#ifndef CLI_QUANTITY_H
+#define CLI_QUANTITY_H
+
+#include <rankloom/status.h>
+
+/* B, kB, MB, GB, TB (1000) and KiB, MiB, GiB, TiB (1024); `per_second` wants "/s" behind, Gbit/s and Gb/s count bits. */
+loom_status loom_quantity_bytes(const char *text, bool per_second, double *bytes);
+/* s, ms, us, ns. */
+loom_status loom_quantity_seconds(const char *text, double *seconds);
+
+#endif
