@@ -41,11 +41,26 @@ typedef struct loom_job {
     loom_machine machine;
     loom_constant soft[LOOM_SOFT_COUNT];
     int64_t seq, global_batch;
-    int bits;          /* of GEMM inputs: 16, 8 or 4 */
+    int bits;          /* of GEMM inputs: 32, 16, 8 or 4 */
+    double element;    /* bytes of an activation: 2, or 4 when training in f32 */
+    double factor;     /* of every predicted time: 1, or what measured steps say */
     int repeat;        /* LOOM_REPEAT_*: what selective recompute means here */
     int window_layers; /* of `model.layers`, how many attend to a window of model.sliding_window only */
     double imbalance;  /* busiest expert rank over the mean, >= 1 */
 } loom_job;
+
+/* Ranks that talk: how many, how many of them share a scale-up domain, how many domains they touch. */
+typedef struct loom_group {
+    int n, inside, domains;
+} loom_group;
+
+/* Where the groups of a layout lie on a machine. */
+typedef struct loom_places {
+    loom_group tp, cp, pp, etp, ep;
+    loom_group gradient, gradient_outer; /* ranks that share a copy of dense state; copies of it */
+    loom_group expert_gradient;
+    loom_group ends; /* first and last stage */
+} loom_places;
 
 /* The degrees of a layout, in short: what the search walks over. */
 typedef struct loom_degrees {
@@ -56,7 +71,12 @@ typedef struct loom_degrees {
     loom_pipeline pipeline;
     loom_recompute recompute;
     loom_cp_kind cp_kind;
+    loom_axis order[4]; /* of ranks, fastest first */
+    loom_places places; /* filled by loom_degrees_place() */
 } loom_degrees;
+
+/* Works out `places` from the degrees and their order (places.c). */
+void loom_degrees_place(loom_degrees *degrees, const loom_machine *machine);
 
 static inline double loom_dev(const loom_machine *machine, loom_device_constant which)
 {
@@ -79,18 +99,12 @@ double loom_grouped_seconds(const loom_job *job, double groups, double m, double
 double loom_stream_seconds(const loom_machine *machine, double bytes, double kernels);
 
 /* --- communication (links.c) -------------------------------------------------------------------------------------------------- */
-/* Which ranks talk: `n` of them, `stride` apart in rank order. */
-typedef struct loom_group {
-    int n, stride;
-} loom_group;
-typedef enum loom_traffic { LOOM_TRAFFIC_GATHER, LOOM_TRAFFIC_REDUCE, LOOM_TRAFFIC_EXCHANGE } loom_traffic;
 /* `bytes`: the full buffer (gathered result, input of a reduce-scatter, what is reduced, one rank's send buffer of an exchange). */
 double loom_gather_seconds(const loom_machine *machine, loom_group group, double bytes); /* all-gather or reduce-scatter */
 double loom_reduce_seconds(const loom_machine *machine, loom_group group, double bytes); /* all-reduce */
 /* once: copies that each piece of the buffer has in it, when only one of them crosses to each further domain; else 0. */
 double loom_exchange_seconds(const loom_machine *machine, loom_group group, double bytes, double once);
-double loom_hop_seconds(const loom_machine *machine, int stride, double bytes); /* point to point, to the rank `stride` away */
-bool loom_group_inside(const loom_machine *machine, loom_group group);          /* of one scale-up domain */
+double loom_hop_seconds(const loom_machine *machine, loom_group group, double bytes); /* point to point, to the next of the group */
 
 /* --- layers (layer.c) ------------------------------------------------------------------------------------------------------------ */
 /* One pass of one micro-batch through something. */
@@ -147,6 +161,23 @@ typedef struct loom_memory {
     int layers;
     double in_flight; /* micro-batches whose activations the stage holds, a chunk counts 1/vpp */
 } loom_memory;
+/* What a stage holds: layers of each kind, and the ends of the model. */
+typedef struct loom_stage_load {
+    int layers[LOOM_LAYER_KINDS];
+    bool first, last;
+} loom_stage_load;
+/* What does not depend on the split: bytes of one layer of each kind. Made once for a layout's degrees. */
+typedef struct loom_memory_table {
+    double kept[LOOM_LAYER_KINDS], transient[LOOM_LAYER_KINDS]; /* activations of one micro-batch */
+    loom_weights weights[LOOM_LAYER_KINDS];
+    double embedding, head; /* parameters */
+    double embedding_kept;  /* bytes of one micro-batch on the first stage */
+    double logits;          /* elements */
+    double norm_kept;       /* bytes that the final norm keeps */
+} loom_memory_table;
+loom_memory_table loom_memory_table_of(const loom_job *job, const loom_degrees *degrees);
+loom_memory loom_memory_of(const loom_job *job, const loom_degrees *degrees, const loom_memory_table *table, const loom_stage_load *load, double in_flight);
+double loom_memory_total(const loom_job *job, const loom_degrees *degrees, const loom_memory_table *table, const loom_stage_load *load, double in_flight);
 loom_memory loom_stage_memory_of(const loom_job *job, const loom_degrees *degrees, const int *chunk_layers, int stage);
 /* Micro-batches in flight at a stage in whole-stage units. */
 double loom_in_flight(const loom_degrees *degrees, int stage, int64_t micro_batches);
@@ -161,7 +192,7 @@ typedef struct loom_step_cost {
     int64_t micro_batches;
     double hidden_dp;
 } loom_step_cost;
-/* `chunk_layers` [pp * vpp] in model order; NULL: the best balanced split. */
-loom_status loom_step_predict(const loom_job *job, const loom_degrees *degrees, const int *chunk_layers, loom_step_cost *cost);
+/* `chunk_layers` [pp * vpp] in model order. `degrees` are placed. */
+void loom_step_predict(const loom_job *job, const loom_degrees *degrees, const int *chunk_layers, loom_step_cost *cost);
 
 #endif

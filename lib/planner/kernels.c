@@ -27,7 +27,7 @@ static double gemm_memory_seconds(const loom_machine *machine, double m, double 
  * are quantised once a step, which is nothing. */
 static double quantise_seconds(const loom_job *job, double m, double k, int bits, loom_gemm_role role)
 {
-    if (bits == 16 || role == LOOM_GEMM_WEIGHT)
+    if (bits >= 16 || role == LOOM_GEMM_WEIGHT)
         return 0;
     return loom_soft(job, LOOM_SOFT_QUANTISE) * loom_stream_seconds(&job->machine, m * k * (2 + 2 * bits / 8.0), 1);
 }

@@ -20,6 +20,12 @@ static shape shape_of(const loom_job *job, const loom_degrees *degrees)
     return s;
 }
 
+/* What stays wide when the large GEMMs are narrow: attention core, router, head. */
+static int wide_bits(const loom_job *job)
+{
+    return job->bits < 16 ? 16 : job->bits;
+}
+
 double loom_pass_seconds(const loom_pass *pass)
 {
     double sum = 0;
@@ -58,7 +64,7 @@ static void add_grouped(const shape *s, loom_pass_pair *pair, double groups, dou
 /* Streaming work: `bytes` forward; backward reads the gradient too. */
 static void add_stream(const shape *s, loom_pass_pair *pair, double bytes)
 {
-    double seconds = loom_stream_seconds(&s->job->machine, bytes * loom_soft(s->job, LOOM_SOFT_ELEMENTWISE), 0);
+    double seconds = loom_stream_seconds(&s->job->machine, bytes * s->job->element / 2 * loom_soft(s->job, LOOM_SOFT_ELEMENTWISE), 0);
 
     pair->forward.part[LOOM_TIME_POINTWISE] += seconds;
     pair->backward.part[LOOM_TIME_POINTWISE] += 1.6 * seconds;
@@ -147,8 +153,8 @@ static void add_unfused_core(const shape *s, loom_pass_pair *pair)
     double batch = (double)s->degrees->micro_batch * s->model->heads / s->degrees->tp;
     double scores = batch * rows * keys;
     double start = loom_dev(machine, LOOM_DEV_GEMM_START);
-    double qk = batch * (loom_gemm_seconds(s->job, rows, keys, d, 16, LOOM_GEMM_FORWARD) - start) + start;
-    double pv = batch * (loom_gemm_seconds(s->job, rows, d, keys, 16, LOOM_GEMM_FORWARD) - start) + start;
+    double qk = batch * (loom_gemm_seconds(s->job, rows, keys, d, wide_bits(s->job), LOOM_GEMM_FORWARD) - start) + start;
+    double pv = batch * (loom_gemm_seconds(s->job, rows, d, keys, wide_bits(s->job), LOOM_GEMM_FORWARD) - start) + start;
 
     pair->forward.part[LOOM_TIME_ATTENTION] += qk + pv + loom_stream_seconds(machine, 11 * scores, 3);
     pair->backward.part[LOOM_TIME_ATTENTION] += 2 * (qk + pv) + loom_stream_seconds(machine, 13 * scores, 3);
@@ -167,11 +173,11 @@ static void add_context_exchange(const shape *s, loom_pass_pair *pair)
 {
     const loom_degrees *g = s->degrees;
     const loom_machine *machine = &s->job->machine;
-    loom_group group = {g->cp, g->tp};
+    loom_group group = g->places.cp;
     double heads = (double)s->model->heads / g->tp;
     double kv_width = s->model->mla.kv_rank ? heads * (qk_dim(s->model) + value_dim(s->model)) : 2 * kv_heads_of_rank(s) * s->model->head_dim;
-    double kv = 2 * s->tokens * kv_width;
-    double q = 2 * s->tokens * heads * (qk_dim(s->model) + value_dim(s->model)); /* queries, and outputs */
+    double kv = s->job->element * s->tokens * kv_width;
+    double q = s->job->element * s->tokens * heads * (qk_dim(s->model) + value_dim(s->model)); /* queries, and outputs */
 
     if (g->cp == 1)
         return;
@@ -183,7 +189,7 @@ static void add_context_exchange(const shape *s, loom_pass_pair *pair)
         pair->forward.part[LOOM_TIME_CP] += seconds;
         pair->backward.part[LOOM_TIME_CP] += seconds;
     } else { /* a hop of the ring is hidden under the attention of the block before it */
-        double hops = (g->cp - 1) * loom_hop_seconds(machine, g->tp * (g->tp * g->cp > machine->domain ? machine->domain : 1), kv);
+        double hops = (g->cp - 1) * loom_hop_seconds(machine, group.domains > 1 ? (loom_group){2, 1, 2} : (loom_group){2, 2, 1}, kv);
         double hide = (double)(g->cp - 1) / g->cp;
         pair->forward.part[LOOM_TIME_CP] += fmax(0, hops - hide * pair->forward.part[LOOM_TIME_ATTENTION]);
         pair->backward.part[LOOM_TIME_CP] += fmax(0, 2 * hops - hide * pair->backward.part[LOOM_TIME_ATTENTION]);
@@ -197,8 +203,8 @@ static void add_context_exchange(const shape *s, loom_pass_pair *pair)
 static void add_block_collectives(const shape *s, loom_pass_pair *pair, double bytes)
 {
     const loom_machine *machine = &s->job->machine;
-    loom_group group = {s->degrees->tp, 1};
-    double exposed = loom_group_inside(machine, group) ? 1 - loom_soft(s->job, LOOM_SOFT_TP_HIDDEN) : 1;
+    loom_group group = s->degrees->places.tp;
+    double exposed = group.domains == 1 ? 1 - loom_soft(s->job, LOOM_SOFT_TP_HIDDEN) : 1;
 
     if (s->degrees->sequence_parallel) {
         double one = loom_gather_seconds(machine, group, bytes);
@@ -235,7 +241,7 @@ static void add_attention(const shape *s, loom_pass_pair *pair)
     add_core(s, pair);
     add_context_exchange(s, pair);
     add_residual(s, pair);
-    add_block_collectives(s, pair, 2 * s->tokens * m->hidden);
+    add_block_collectives(s, pair, s->job->element * s->tokens * m->hidden);
 }
 
 static double gates(const loom_model *m)
@@ -260,15 +266,15 @@ static void add_expert_exchange(const shape *s, loom_pass_pair *pair)
 {
     const loom_machine *machine = &s->job->machine;
     const loom_degrees *g = s->degrees;
-    loom_group group = {g->ep, g->etp};
+    loom_group group = g->places.ep;
     double copies = s->tokens / g->tp * s->model->moe.top_k * s->model->hidden;
     double once = loom_soft(s->job, LOOM_SOFT_EXCHANGE_ONCE) > 0 ? (double)s->model->moe.top_k : 0;
     double dispatch = loom_exchange_seconds(machine, group, copies * loom_soft(s->job, LOOM_SOFT_DISPATCH_BYTES), once);
-    double combine = loom_exchange_seconds(machine, group, copies * 2, once);
+    double combine = loom_exchange_seconds(machine, group, copies * s->job->element, once);
     double exposed = (1 - loom_soft(s->job, LOOM_SOFT_EP_HIDDEN)) * s->job->imbalance;
 
     if (g->etp > 1) { /* the token copies of a rank are gathered over its expert tensor group, and reduced after */
-        double gather = loom_gather_seconds(machine, (loom_group){g->etp, 1}, 2 * copies * g->etp);
+        double gather = loom_gather_seconds(machine, g->places.etp, 2 * copies * g->etp);
         pair->forward.part[LOOM_TIME_EP] += 2 * gather;
         pair->backward.part[LOOM_TIME_EP] += 2 * gather;
     }
@@ -284,7 +290,7 @@ static void add_experts(const shape *s, loom_pass_pair *pair)
     double groups = (double)moe->experts / g->ep;
     double width = (double)moe->ffn / g->etp, h = s->model->hidden;
 
-    add_linear(s, pair, s->outer, h, (double)moe->experts, 16); /* router */
+    add_linear(s, pair, s->outer, h, (double)moe->experts, wide_bits(s->job)); /* router */
     add_stream(s, pair, 12 * s->outer * moe->experts);
     add_expert_exchange(s, pair);
     add_stream(s, pair, 2 * 8 * rows_total * h); /* permute and back: scattered, at half the rate of a stream */
@@ -348,11 +354,11 @@ loom_pass_pair loom_layer_cost(const loom_job *job, const loom_degrees *degrees,
     add_norm(&s, &pair);
     if (kind == LOOM_LAYER_DENSE) {
         add_mlp_body(&s, &pair, (double)s.model->ffn / degrees->tp);
-        add_block_collectives(&s, &pair, 2 * s.tokens * s.model->hidden);
+        add_block_collectives(&s, &pair, job->element * s.tokens * s.model->hidden);
     } else {
         add_experts(&s, &pair);
         if (s.model->moe.shared > 0 && degrees->tp > 1)
-            add_block_collectives(&s, &pair, 2 * s.tokens * s.model->hidden);
+            add_block_collectives(&s, &pair, job->element * s.tokens * s.model->hidden);
     }
     add_residual(&s, &pair);
 
@@ -375,8 +381,8 @@ loom_pass_pair loom_embedding_cost(const loom_job *job, const loom_degrees *degr
 
     add_stream(&s, &pair, 6 * s.tokens * s.model->hidden);
     if (degrees->tp > 1) {
-        loom_group group = {degrees->tp, 1};
-        double bytes = 2 * s.tokens * s.model->hidden;
+        loom_group group = degrees->places.tp;
+        double bytes = job->element * s.tokens * s.model->hidden;
         pair.forward.part[LOOM_TIME_TP] += degrees->sequence_parallel ? loom_gather_seconds(&job->machine, group, bytes) : loom_reduce_seconds(&job->machine, group, bytes);
         if (degrees->sequence_parallel)
             pair.backward.part[LOOM_TIME_TP] += loom_gather_seconds(&job->machine, group, bytes);
@@ -391,13 +397,13 @@ loom_pass_pair loom_head_cost(const loom_job *job, const loom_degrees *degrees)
     double columns = (double)s.model->vocab / degrees->tp;
 
     add_norm(&s, &pair);
-    add_linear(&s, &pair, s.tokens, s.model->hidden, columns, 16);
+    add_linear(&s, &pair, s.tokens, s.model->hidden, columns, wide_bits(job));
     double fused = loom_soft(job, LOOM_SOFT_ELEMENTWISE) < 1.5 ? 1 : 2;
     pair.forward.part[LOOM_TIME_POINTWISE] += loom_stream_seconds(&job->machine, fused * 8 * s.tokens * columns, 4);
     pair.backward.part[LOOM_TIME_POINTWISE] += loom_stream_seconds(&job->machine, fused * 6 * s.tokens * columns, 2);
     if (degrees->tp > 1) {
-        loom_group group = {degrees->tp, 1};
-        double bytes = 2 * s.tokens * s.model->hidden;
+        loom_group group = degrees->places.tp;
+        double bytes = job->element * s.tokens * s.model->hidden;
         double gather = loom_gather_seconds(&job->machine, group, bytes);
         if (degrees->sequence_parallel)
             pair.forward.part[LOOM_TIME_TP] += gather;

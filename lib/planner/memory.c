@@ -7,13 +7,13 @@ typedef struct measure {
     const loom_job *job;
     const loom_model *model;
     const loom_degrees *degrees;
-    double tokens; /* of a rank */
-    double outer;  /* tokens outside tensor-parallel regions */
+    double tokens; /* of a rank, times half the bytes of an element: formulas below say 2 for an element */
+    double outer;  /* the same outside tensor-parallel regions */
 } measure;
 
 static measure measure_of(const loom_job *job, const loom_degrees *g)
 {
-    measure m = {job, &job->model, g, (double)g->micro_batch * job->seq / g->cp, 0};
+    measure m = {job, &job->model, g, (double)g->micro_batch * job->seq / g->cp * job->element / 2, 0};
     m.outer = g->sequence_parallel ? m.tokens / g->tp : m.tokens;
     return m;
 }
@@ -164,32 +164,45 @@ static void add_state(loom_memory *memory, const loom_job *job, const loom_degre
 
 /* --- the stage --------------------------------------------------------------------------------------------------------------------- */
 
-static double gemm_weights(const measure *m, loom_layer_kind kind)
+loom_memory_table loom_memory_table_of(const loom_job *job, const loom_degrees *g)
 {
-    loom_weights w = loom_layer_weights(m->model, m->degrees, kind);
-    return w.dense + w.experts;
+    measure m = measure_of(job, g);
+    loom_memory_table t = {0};
+
+    for (int kind = 0; kind < LOOM_LAYER_KINDS; kind++) {
+        if (kind == LOOM_LAYER_EXPERTS && job->model.moe.experts == 0)
+            continue;
+        t.kept[kind] = kept_bytes(&m, kind);
+        t.transient[kind] = transient_bytes(&m, kind);
+        t.weights[kind] = loom_layer_weights(&job->model, g, kind);
+    }
+    t.embedding = loom_embedding_weights(&job->model, g);
+    t.head = loom_head_weights(&job->model, g);
+    t.embedding_kept = 8 * m.tokens + (loom_soft(job, LOOM_SOFT_DROPOUT) > 0 ? m.outer * job->model.hidden : 0);
+    t.logits = m.tokens * job->model.vocab / g->tp;
+    t.norm_kept = 4 * m.outer * job->model.hidden;
+    return t;
 }
 
-/* Peak of the last stage while the loss is formed: logits, their gradient, and what the final norm keeps. */
-static void add_loss(loom_memory *memory, const measure *m)
+/* Peak of the last stage while the loss is formed: logits, their gradient, the working set of the softmax. */
+static void add_loss(loom_memory *memory, const loom_job *job, const loom_memory_table *t)
 {
-    double logits = m->tokens * m->model->vocab / m->degrees->tp;
-    double bytes = loom_soft(m->job, LOOM_SOFT_LOGIT_BYTES);
+    double bytes = loom_soft(job, LOOM_SOFT_LOGIT_BYTES);
 
-    memory->part[LOOM_MEMORY_LOGITS] = fmin(bytes, 4) * logits;
-    memory->part[LOOM_MEMORY_LOSS] = fmax(0, bytes - 4) * logits;
-    memory->part[LOOM_MEMORY_ACTIVATIONS] += 4 * m->outer * m->model->hidden;
+    memory->part[LOOM_MEMORY_LOGITS] = fmin(bytes, 4) * t->logits;
+    memory->part[LOOM_MEMORY_LOSS] = fmax(0, bytes - 4) * t->logits;
+    memory->part[LOOM_MEMORY_ACTIVATIONS] += t->norm_kept;
 }
 
-static void add_buffers(loom_memory *memory, const measure *m, double widest_layer, double head, bool last)
+static void add_buffers(loom_memory *memory, const loom_job *job, const loom_degrees *g, double widest_layer, double head)
 {
-    double scratch = loom_soft(m->job, LOOM_SOFT_WEIGHT_SCRATCH);
+    double tokens = (double)g->micro_batch * job->seq / g->cp;
 
-    if (m->degrees->sequence_parallel && m->degrees->tp > 1)
-        memory->part[LOOM_MEMORY_BUFFERS] += 2 * 2 * m->tokens * m->model->hidden;
-    if (m->degrees->zero == 3) /* two layers gathered, one whole gradient */
-        memory->part[LOOM_MEMORY_BUFFERS] += (2 * 2 + loom_soft(m->job, LOOM_SOFT_GRADIENT_BYTES)) * widest_layer;
-    memory->part[LOOM_MEMORY_WORKSPACE] += scratch * 2 * (widest_layer + (last ? head : 0));
+    if (g->sequence_parallel && g->tp > 1) /* two gathered inputs */
+        memory->part[LOOM_MEMORY_BUFFERS] += 2 * job->element * tokens * job->model.hidden;
+    if (g->zero == 3) /* two layers gathered, one whole gradient */
+        memory->part[LOOM_MEMORY_BUFFERS] += (2 * loom_soft(job, LOOM_SOFT_GATHER_BYTES) + loom_soft(job, LOOM_SOFT_GRADIENT_BYTES)) * widest_layer;
+    memory->part[LOOM_MEMORY_WORKSPACE] += loom_soft(job, LOOM_SOFT_WEIGHT_SCRATCH) * 2 * (widest_layer + head);
 }
 
 static void total_up(loom_memory *memory, const loom_job *job)
@@ -205,43 +218,50 @@ static void total_up(loom_memory *memory, const loom_job *job)
     memory->total = memory->allocated + memory->part[LOOM_MEMORY_SLACK];
 }
 
-loom_memory loom_stage_memory_of(const loom_job *job, const loom_degrees *g, const int *chunk_layers, int stage)
+loom_memory loom_memory_of(const loom_job *job, const loom_degrees *g, const loom_memory_table *t, const loom_stage_load *load, double in_flight)
 {
-    measure m = measure_of(job, g);
-    loom_memory memory = {0};
+    loom_memory memory = {.in_flight = in_flight};
     loom_weights weights = {0, 0};
-    double kept = 0, widest = 0, transient = 0;
-    int layer = 0, last_chunk = g->pp * g->vpp - 1;
-    int64_t micro_batches = job->global_batch / ((int64_t)g->micro_batch * g->dp);
-    bool first = stage == 0, last = stage == loom_degrees_stage_of_chunk(g, last_chunk);
+    double kept = 0, widest = 0;
 
-    for (int chunk = 0; chunk <= last_chunk; layer += chunk_layers[chunk++]) {
-        if (loom_degrees_stage_of_chunk(g, chunk) != stage)
+    for (int kind = 0; kind < LOOM_LAYER_KINDS; kind++) {
+        int n = load->layers[kind];
+        if (n == 0)
             continue;
-        for (int i = layer; i < layer + chunk_layers[chunk]; i++) {
-            loom_layer_kind kind = loom_layer_kind_of(&job->model, i);
-            loom_weights w = loom_layer_weights(&job->model, g, kind);
-            weights.dense += w.dense;
-            weights.experts += w.experts;
-            kept += kept_bytes(&m, kind);
-            widest = fmax(widest, gemm_weights(&m, kind));
-            transient = fmax(transient, transient_bytes(&m, kind));
-            memory.layers++;
-        }
+        kept += n * t->kept[kind];
+        weights.dense += n * t->weights[kind].dense;
+        weights.experts += n * t->weights[kind].experts;
+        widest = fmax(widest, t->weights[kind].dense + t->weights[kind].experts);
+        memory.part[LOOM_MEMORY_TRANSIENT] = fmax(memory.part[LOOM_MEMORY_TRANSIENT], t->transient[kind]);
+        memory.layers += n;
     }
-    if (first)
-        weights.dense += loom_embedding_weights(&job->model, g);
-    if (last && !(first && job->model.tied_embeddings))
-        weights.dense += loom_head_weights(&job->model, g);
-    memory.in_flight = loom_in_flight(g, stage, micro_batches);
-    memory.part[LOOM_MEMORY_ACTIVATIONS] = kept * memory.in_flight;
-    if (first) /* token numbers, and the embedding's dropout mask */
-        memory.part[LOOM_MEMORY_ACTIVATIONS] += (8 * m.tokens + (loom_soft(job, LOOM_SOFT_DROPOUT) > 0 ? m.outer * job->model.hidden : 0)) * memory.in_flight;
-    memory.part[LOOM_MEMORY_TRANSIENT] = transient;
+    if (load->first)
+        weights.dense += t->embedding;
+    if (load->last && !(load->first && job->model.tied_embeddings))
+        weights.dense += t->head;
+    memory.part[LOOM_MEMORY_ACTIVATIONS] = (kept + (load->first ? t->embedding_kept : 0)) * in_flight;
     add_state(&memory, job, g, &weights);
-    if (last)
-        add_loss(&memory, &m);
-    add_buffers(&memory, &m, widest, loom_head_weights(&job->model, g), last);
+    if (load->last)
+        add_loss(&memory, job, t);
+    add_buffers(&memory, job, g, widest, load->last ? t->head : 0);
     total_up(&memory, job);
     return memory;
+}
+
+double loom_memory_total(const loom_job *job, const loom_degrees *g, const loom_memory_table *t, const loom_stage_load *load, double in_flight)
+{
+    return loom_memory_of(job, g, t, load, in_flight).total;
+}
+
+loom_memory loom_stage_memory_of(const loom_job *job, const loom_degrees *g, const int *chunk_layers, int stage)
+{
+    loom_memory_table table = loom_memory_table_of(job, g);
+    int layer = 0, last_chunk = g->pp * g->vpp - 1;
+    loom_stage_load load = {.first = stage == 0, .last = stage == loom_degrees_stage_of_chunk(g, last_chunk)};
+    int64_t micro_batches = job->global_batch / ((int64_t)g->micro_batch * g->dp);
+
+    for (int chunk = 0; chunk <= last_chunk; layer += chunk_layers[chunk++])
+        for (int i = layer; loom_degrees_stage_of_chunk(g, chunk) == stage && i < layer + chunk_layers[chunk]; i++)
+            load.layers[loom_layer_kind_of(&job->model, i)]++;
+    return loom_memory_of(job, g, &table, &load, loom_in_flight(g, stage, micro_batches));
 }

@@ -230,7 +230,8 @@ static void read_software(const reading *r, loom_job *job)
 
     loom_software_constants(framework_of(r), job->soft);
     job->bits = strcmp(precision, "fp8") == 0 || strcmp(precision, "int8") == 0 ? 8 : strcmp(precision, "fp4") == 0 ? 4 : 16;
-    job->imbalance = 1;
+    job->element = 2;
+    job->factor = job->imbalance = 1;
     job->repeat = repeat_of(text(r, "recompute"));
 }
 
@@ -306,6 +307,10 @@ static void read_layout(const reading *r, loom_run *run)
     }
     g->pipeline = pipeline_of(text(r, "schedule"), g->vpp);
     g->recompute = recompute_of(text(r, "recompute_class"), g->zero == 3);
+    for (int i = 0; i < 4; i++)
+        g->order[i] = i;
+    if (g->zero == 0)
+        g->shard_group = 0;
     g->cp_kind = strstr(text(r, "notes"), "a2a CP") ? LOOM_CP_ULYSSES : LOOM_CP_RING;
     if (g->pp * g->vpp > LOOM_MAX_STAGES || g->pp > run->job.model.layers + 2)
         skip(r, "more stages than layers");
@@ -383,9 +388,8 @@ loom_status loom_run_predict(loom_run *run, loom_step_cost *best)
             if ((run->vpp_open || run->micro_batch_open) && !legal(run, &try))
                 continue;
             split_layers(run, &try, run->chunk_layers);
-            loom_status status = loom_step_predict(&run->job, &try, run->chunk_layers, &cost);
-            if (status < 0)
-                return status;
+            loom_degrees_place(&try, &run->job.machine);
+            loom_step_predict(&run->job, &try, run->chunk_layers, &cost);
             if (!found || cost.seconds < best->seconds) {
                 *best = cost;
                 run->degrees = try;

@@ -1,14 +1,14 @@
 /* The whole step: layers to stages, stages through the pipeline, reduction and optimizer behind it. */
-#include "planner/cost.h"
-
 #include <math.h>
-#include <stdlib.h>
+#include <string.h>
 
-/* One pipeline rank: its passes per micro-batch, its weights, and how many layers it has. */
+#include "planner/split.h"
+
+/* One pipeline rank: seconds of one micro-batch, weights, layers. */
 typedef struct stage {
-    loom_pass_pair pass;
+    loom_stage_load load;
+    double forward, backward, weight;
     loom_weights weights;
-    int layers;
 } stage;
 
 int loom_degrees_stage_of_chunk(const loom_degrees *g, int chunk)
@@ -23,58 +23,48 @@ loom_layer_kind loom_layer_kind_of(const loom_model *model, int64_t layer)
     return loom_model_layer_has_experts(model, layer) ? LOOM_LAYER_EXPERTS : LOOM_LAYER_DENSE;
 }
 
-static void add_layers(stage *at, const loom_job *job, const loom_pass_pair *costs, const loom_weights *weights, int first, int count)
+static void count_layers(stage *stages, const loom_job *job, const loom_degrees *g, const int *chunk_layers)
 {
-    for (int layer = first; layer < first + count; layer++) {
-        loom_layer_kind kind = loom_layer_kind_of(&job->model, layer);
-        loom_pass_add(&at->pass.forward, &costs[kind].forward, 1);
-        loom_pass_add(&at->pass.backward, &costs[kind].backward, 1);
-        at->weights.dense += weights[kind].dense;
-        at->weights.experts += weights[kind].experts;
-        at->layers++;
-    }
-}
-
-static void add_ends(stage *stages, const loom_job *job, const loom_degrees *g)
-{
-    stage *first = &stages[0], *last = &stages[loom_degrees_stage_of_chunk(g, g->pp * g->vpp - 1)];
-    loom_pass_pair embedding = loom_embedding_cost(job, g), head = loom_head_cost(job, g);
-
-    loom_pass_add(&first->pass.forward, &embedding.forward, 1);
-    loom_pass_add(&first->pass.backward, &embedding.backward, 1);
-    first->weights.dense += loom_embedding_weights(&job->model, g);
-    loom_pass_add(&last->pass.forward, &head.forward, 1);
-    loom_pass_add(&last->pass.backward, &head.backward, 1);
-    last->weights.dense += job->model.tied_embeddings && first == last ? 0 : loom_head_weights(&job->model, g);
-}
-
-static void fill_stages(stage *stages, const loom_job *job, const loom_degrees *g, const int *chunk_layers)
-{
-    loom_pass_pair costs[LOOM_LAYER_KINDS] = {0};
-    loom_weights weights[LOOM_LAYER_KINDS] = {0};
     int layer = 0;
 
+    stages[0].load.first = true;
+    stages[loom_degrees_stage_of_chunk(g, g->pp * g->vpp - 1)].load.last = true;
+    for (int chunk = 0; chunk < g->pp * g->vpp; chunk++)
+        for (int i = 0; i < chunk_layers[chunk]; i++)
+            stages[loom_degrees_stage_of_chunk(g, chunk)].load.layers[loom_layer_kind_of(&job->model, layer++)]++;
+}
+
+static void weigh(stage *s, const loom_job *job, const loom_layer_table *t, const loom_memory_table *m)
+{
     for (int kind = 0; kind < LOOM_LAYER_KINDS; kind++) {
-        if (kind == LOOM_LAYER_EXPERTS && job->model.moe.experts == 0)
-            continue;
-        costs[kind] = loom_layer_cost(job, g, kind);
-        weights[kind] = loom_layer_weights(&job->model, g, kind);
+        int n = s->load.layers[kind];
+        s->forward += n * t->forward[kind];
+        s->backward += n * t->backward[kind];
+        s->weight += n * t->weight[kind];
+        s->weights.dense += n * m->weights[kind].dense;
+        s->weights.experts += n * m->weights[kind].experts;
     }
-    for (int chunk = 0; chunk < g->pp * g->vpp; chunk++) {
-        add_layers(&stages[loom_degrees_stage_of_chunk(g, chunk)], job, costs, weights, layer, chunk_layers[chunk]);
-        layer += chunk_layers[chunk];
+    if (s->load.first) {
+        s->forward += t->embedding_forward;
+        s->backward += t->embedding_backward;
+        s->weights.dense += m->embedding;
     }
-    add_ends(stages, job, g);
+    if (s->load.last) {
+        s->forward += t->head_forward;
+        s->backward += t->head_backward;
+        s->weight += t->head_weight;
+        s->weights.dense += job->model.tied_embeddings && s->load.first ? 0 : m->head;
+    }
 }
 
 static double hop_seconds(const loom_job *job, const loom_degrees *g)
 {
     /* every tensor-parallel rank sends its part: split along the sequence, or scattered and gathered again inside the domain */
-    double bytes = 2.0 * g->micro_batch * job->seq / g->cp * job->model.hidden / g->tp;
+    double bytes = job->element * g->micro_batch * job->seq / g->cp * job->model.hidden / g->tp;
 
     if (g->pp == 1)
         return 0;
-    return loom_soft(job, LOOM_SOFT_P2P_EXPOSED) * loom_hop_seconds(&job->machine, g->tp * g->cp * g->dp, bytes);
+    return loom_soft(job, LOOM_SOFT_P2P_EXPOSED) * loom_hop_seconds(&job->machine, g->places.pp, bytes);
 }
 
 /* The tied embedding has two copies when first and last stage differ: their gradients are summed. */
@@ -84,73 +74,103 @@ static double tied_seconds(const loom_job *job, const loom_degrees *g)
 
     if (!job->model.tied_embeddings || g->pp == 1)
         return 0;
-    return loom_reduce_seconds(&job->machine, (loom_group){2, g->tp * g->cp * g->dp * (g->pp - 1)}, bytes);
+    return loom_reduce_seconds(&job->machine, g->places.ends, bytes);
 }
 
-/* What comes after the pipeline on each stage: reduction and optimizer. Stage i is done with its last backward before stage 0 is, by the
- * backwards of the stages before it. */
+/* What comes after the pipeline: reduction and optimizer. Stage i is done with its last backward before stage 0 is, by the backwards of the
+ * stages before it. */
 static void add_tail(loom_step_cost *cost, const loom_job *job, const loom_degrees *g, const stage *stages)
 {
     double early = 0, worst = -1;
 
     for (int i = 0; i < g->pp; i++) {
-        double f = loom_pass_seconds(&stages[i].pass.forward), b = loom_pass_seconds(&stages[i].pass.backward);
-        loom_reduction r = loom_reduction_cost(job, g, &stages[i].weights, stages[i].layers, f, b, cost->micro_batches);
+        double layers = stages[i].load.layers[0] + stages[i].load.layers[1];
+        loom_reduction r = loom_reduction_cost(job, g, &stages[i].weights, layers, stages[i].forward, stages[i].backward, cost->micro_batches);
         double optimizer = loom_optimizer_seconds(job, g, &stages[i].weights);
-        double tail = fmax(0, r.exposed - early) + optimizer;
-        if (tail > worst) {
-            worst = tail;
-            cost->part[LOOM_TIME_DP] = fmax(0, r.exposed - early);
+        double exposed = fmax(0, r.exposed - early);
+        if (exposed + optimizer > worst) {
+            worst = exposed + optimizer;
+            cost->part[LOOM_TIME_DP] = exposed;
             cost->part[LOOM_TIME_OPTIMIZER] = optimizer;
             cost->hidden_dp = r.hidden;
         }
-        early += b / g->vpp;
+        early += stages[i].backward / g->vpp;
     }
     cost->part[LOOM_TIME_DP] += tied_seconds(job, g);
 }
 
-static void add_pipeline(loom_step_cost *cost, const loom_job *job, const loom_degrees *g, const stage *stages)
+/* The busiest stage's work by part, m times. */
+static void add_work(loom_step_cost *cost, const loom_layer_table *t, const stage *s)
 {
-    double f[LOOM_MAX_STAGES], b[LOOM_MAX_STAGES], w[LOOM_MAX_STAGES];
-    double hop = hop_seconds(job, g), busiest = 0;
+    loom_pass sum = {0};
+
+    for (int kind = 0; kind < LOOM_LAYER_KINDS; kind++) {
+        loom_pass_add(&sum, &t->layer[kind].forward, s->load.layers[kind]);
+        loom_pass_add(&sum, &t->layer[kind].backward, s->load.layers[kind]);
+    }
+    if (s->load.first) {
+        loom_pass_add(&sum, &t->embedding.forward, 1);
+        loom_pass_add(&sum, &t->embedding.backward, 1);
+    }
+    if (s->load.last) {
+        loom_pass_add(&sum, &t->head.forward, 1);
+        loom_pass_add(&sum, &t->head.backward, 1);
+    }
+    for (int i = 0; i < LOOM_TIME_PARTS; i++)
+        cost->part[i] += cost->micro_batches * sum.part[i];
+}
+
+static void add_pipeline(loom_step_cost *cost, const loom_job *job, const loom_degrees *g, const loom_layer_table *t, const stage *stages)
+{
+    double f[LOOM_MAX_STAGES], b[LOOM_MAX_STAGES], w[LOOM_MAX_STAGES], busiest = 0;
 
     for (int i = 0; i < g->pp; i++) {
-        f[i] = loom_pass_seconds(&stages[i].pass.forward);
-        b[i] = loom_pass_seconds(&stages[i].pass.backward);
-        w[i] = stages[i].pass.backward.weight;
+        f[i] = stages[i].forward;
+        b[i] = stages[i].backward;
+        w[i] = stages[i].weight;
         if (f[i] + b[i] > busiest) {
             busiest = f[i] + b[i];
             cost->busiest = i;
         }
     }
-    loom_pipe pipe = {g->pp, g->vpp, cost->micro_batches, g->pipeline, f, b, w, hop};
+    loom_pipe pipe = {g->pp, g->vpp, cost->micro_batches, g->pipeline, f, b, w, hop_seconds(job, g)};
     double makespan = loom_pipe_seconds(&pipe);
-    for (int i = 0; i < LOOM_TIME_PARTS; i++)
-        cost->part[i] += cost->micro_batches * (stages[cost->busiest].pass.forward.part[i] + stages[cost->busiest].pass.backward.part[i]);
     pipe.hop = 0;
     cost->part[LOOM_TIME_PP] = makespan - loom_pipe_seconds(&pipe);
+    add_work(cost, t, &stages[cost->busiest]);
     cost->part[LOOM_TIME_BUBBLE] = fmax(0, makespan - cost->part[LOOM_TIME_PP] - cost->micro_batches * busiest);
 }
 
-loom_status loom_step_predict(const loom_job *job, const loom_degrees *g, const int *chunk_layers, loom_step_cost *cost)
+static void sum_up(loom_step_cost *cost, const loom_job *job, int world)
 {
-    stage *stages = calloc((size_t)g->pp, sizeof *stages);
-    int world = g->tp * g->cp * g->dp * g->pp;
-    loom_step_cost c = {0};
+    double seconds = 0;
 
-    if (!stages)
-        return loom_fail(LOOM_E_MEMORY, "no memory for %d stages", g->pp);
-    c.micro_batches = job->global_batch / ((int64_t)g->micro_batch * g->dp);
-    fill_stages(stages, job, g, chunk_layers);
-    add_pipeline(&c, job, g, stages);
-    add_tail(&c, job, g, stages);
-    free(stages);
     for (int i = 0; i < LOOM_TIME_PARTS; i++)
-        c.seconds += c.part[i];
-    c.part[LOOM_TIME_OTHER] += c.seconds * loom_soft(job, LOOM_SOFT_JITTER) * log2(world > 1 ? world : 1) + loom_soft(job, LOOM_SOFT_FIXED);
-    c.seconds = 0;
+        seconds += cost->part[i];
+    cost->part[LOOM_TIME_OTHER] += seconds * loom_soft(job, LOOM_SOFT_JITTER) * log2(world) + loom_soft(job, LOOM_SOFT_FIXED);
     for (int i = 0; i < LOOM_TIME_PARTS; i++)
-        c.seconds += c.part[i];
-    *cost = c;
-    return LOOM_OK;
+        cost->seconds += cost->part[i] *= job->factor;
+}
+
+void loom_step_cost_of(const loom_job *job, const loom_degrees *g, const loom_layer_table *layers, const loom_memory_table *memory, const int *chunk_layers, loom_step_cost *cost)
+{
+    stage stages[LOOM_MAX_STAGES];
+
+    memset(stages, 0, (size_t)g->pp * sizeof *stages);
+    *cost = (loom_step_cost){.micro_batches = job->global_batch / ((int64_t)g->micro_batch * g->dp)};
+    count_layers(stages, job, g, chunk_layers);
+    for (int i = 0; i < g->pp; i++)
+        weigh(&stages[i], job, layers, memory);
+    add_pipeline(cost, job, g, layers, stages);
+    add_tail(cost, job, g, stages);
+    sum_up(cost, job, g->tp * g->cp * g->dp * g->pp);
+}
+
+void loom_step_predict(const loom_job *job, const loom_degrees *g, const int *chunk_layers, loom_step_cost *cost)
+{
+    loom_layer_table layers;
+    loom_memory_table memory = loom_memory_table_of(job, g);
+
+    loom_layer_table_make(job, g, &layers);
+    loom_step_cost_of(job, g, &layers, &memory, chunk_layers, cost);
 }

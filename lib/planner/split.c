@@ -1,0 +1,233 @@
+/* Splits of layers over stages: dynamic programming over (stage, layers already placed). */
+#include "planner/split.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+void loom_layer_table_make(const loom_job *job, const loom_degrees *g, loom_layer_table *t)
+{
+    memset(t, 0, sizeof *t);
+    for (int kind = 0; kind < LOOM_LAYER_KINDS; kind++) {
+        if (kind == LOOM_LAYER_EXPERTS && job->model.moe.experts == 0)
+            continue;
+        t->layer[kind] = loom_layer_cost(job, g, kind);
+        t->forward[kind] = loom_pass_seconds(&t->layer[kind].forward);
+        t->backward[kind] = loom_pass_seconds(&t->layer[kind].backward);
+        t->weight[kind] = t->layer[kind].backward.weight;
+    }
+    t->embedding = loom_embedding_cost(job, g);
+    t->embedding_forward = loom_pass_seconds(&t->embedding.forward);
+    t->embedding_backward = loom_pass_seconds(&t->embedding.backward);
+    t->head = loom_head_cost(job, g);
+    t->head_forward = loom_pass_seconds(&t->head.forward);
+    t->head_backward = loom_pass_seconds(&t->head.backward);
+    t->head_weight = t->head.backward.weight;
+}
+
+enum { MOST_LAYERS = 1024 };
+
+typedef struct splitter {
+    const loom_job *job;
+    const loom_degrees *g;
+    const loom_layer_table *layers;
+    const loom_memory_table *memory;
+    double limit;
+    int n_layers, stages;
+    int experts_before[MOST_LAYERS + 1]; /* among the first so many layers */
+    double forward[MOST_LAYERS + 1], backward[MOST_LAYERS + 1]; /* sums over the first so many layers */
+    double in_flight[LOOM_MAX_STAGES];
+    double micro_batches;
+} splitter;
+
+static void prepare(splitter *s)
+{
+    s->n_layers = (int)s->job->model.layers;
+    for (int i = 0; i < s->n_layers; i++) {
+        loom_layer_kind kind = loom_layer_kind_of(&s->job->model, i);
+        s->experts_before[i + 1] = s->experts_before[i] + (kind == LOOM_LAYER_EXPERTS);
+        s->forward[i + 1] = s->forward[i] + s->layers->forward[kind];
+        s->backward[i + 1] = s->backward[i] + s->layers->backward[kind];
+    }
+    s->micro_batches = (double)(s->job->global_batch / ((int64_t)s->g->micro_batch * s->g->dp));
+    for (int i = 0; i < s->stages; i++)
+        s->in_flight[i] = loom_in_flight(s->g, i, (int64_t)s->micro_batches);
+}
+
+static loom_stage_load load_of(const splitter *s, int stage, int first, int n)
+{
+    int experts = s->experts_before[first + n] - s->experts_before[first];
+    return (loom_stage_load){{n - experts, experts}, stage == 0, stage == s->stages - 1};
+}
+
+static bool fits(const splitter *s, int stage, int first, int n)
+{
+    loom_stage_load load = load_of(s, stage, first, n);
+    return loom_memory_total(s->job, s->g, s->memory, &load, s->in_flight[stage]) <= s->limit;
+}
+
+/* Seconds of the layers before `first` and of the embedding, forward and backward. */
+static double before(const splitter *s, int stage, int first)
+{
+    double ends = stage > 0 ? s->layers->embedding_forward + s->layers->embedding_backward : 0;
+    return s->forward[first] + s->backward[first] + ends;
+}
+
+/* What stage `stage` with layers first .. first + n - 1 makes the whole pipeline take at least; the largest of all stages is what it takes. */
+static double stage_term(const splitter *s, int stage, int first, int n)
+{
+    bool last = stage == s->stages - 1;
+    double f = s->forward[first + n] - s->forward[first] + (stage == 0 ? s->layers->embedding_forward : 0) + (last ? s->layers->head_forward : 0);
+    double b = s->backward[first + n] - s->backward[first] + (stage == 0 ? s->layers->embedding_backward : 0) + (last ? s->layers->head_backward : 0);
+
+    if (s->g->pipeline != LOOM_PIPE_1F1B)
+        return f + b;
+    double all = s->forward[s->n_layers] + s->backward[s->n_layers] + s->layers->embedding_forward + s->layers->embedding_backward + s->layers->head_forward + s->layers->head_backward;
+    double ahead = before(s, stage, first), after = fmax(0, all - ahead - f - b);
+    double k = fmin(s->stages - stage - 1, s->micro_batches - 1);
+    double drain = fmin(after, fmax(0, after - k * f) + fmax(0, after - k * b));
+    return ahead + s->micro_batches * (f + b) + drain;
+}
+
+/* What stage_term() cannot fall below, with this many layers or more. */
+static double busy_bound(const splitter *s, int stage, int first, int n)
+{
+    double busy = s->forward[first + n] - s->forward[first] + s->backward[first + n] - s->backward[first];
+    return s->g->pipeline == LOOM_PIPE_1F1B ? before(s, stage, first) + s->micro_batches * busy : busy;
+}
+
+/* Best choice of stage `stage` when u layers stand before it. best[u]: the least possible largest term of this stage and those after it. */
+static unsigned short choose(const splitter *s, int stage, int u, const double *next, double *best)
+{
+    int most = s->n_layers - u, chosen = 0;
+
+    *best = INFINITY;
+    for (int n = stage == s->stages - 1 ? most : 0; n <= most; n++) {
+        if (busy_bound(s, stage, u, n) >= *best)
+            break; /* more layers only make it worse */
+        double value = fmax(stage_term(s, stage, u, n), next[u + n]);
+        if (value >= *best)
+            continue;
+        if (!fits(s, stage, u, n))
+            break;
+        *best = value;
+        chosen = n;
+    }
+    return (unsigned short)chosen;
+}
+
+/* Works from the last stage back; take[stage][u] remembers how many layers each choice gives. */
+static bool solve(const splitter *s, unsigned short *take, int *chunk_layers)
+{
+    double best[MOST_LAYERS + 1], next[MOST_LAYERS + 1];
+    int width = s->n_layers + 1;
+
+    for (int u = 0; u < width; u++)
+        next[u] = u == s->n_layers ? 0 : INFINITY;
+    for (int stage = s->stages - 1; stage >= 0; stage--) {
+        for (int u = 0; u < (stage ? width : 1); u++)
+            take[stage * width + u] = choose(s, stage, u, next, &best[u]);
+        memcpy(next, best, (size_t)(stage ? width : 1) * sizeof *next);
+    }
+    if (!(next[0] < INFINITY))
+        return false;
+    for (int stage = 0, u = 0; stage < s->stages; u += chunk_layers[stage++])
+        chunk_layers[stage] = take[stage * width + u];
+    return true;
+}
+
+static bool split_stages(const splitter *s, int *chunk_layers)
+{
+    unsigned short *take = malloc((size_t)s->stages * (size_t)(s->n_layers + 1) * sizeof *take);
+    bool found = take && solve(s, take, chunk_layers);
+
+    free(take);
+    return found;
+}
+
+/* --- several chunks a stage -------------------------------------------------------------------------------------------------------- */
+
+static double chunk_seconds(const splitter *s, int chunk, int first, int n)
+{
+    double seconds = s->forward[first + n] - s->forward[first] + s->backward[first + n] - s->backward[first];
+    if (chunk == 0)
+        seconds += s->layers->embedding_forward + s->layers->embedding_backward;
+    if (chunk == s->g->pp * s->g->vpp - 1)
+        seconds += s->layers->head_forward + s->layers->head_backward;
+    return seconds;
+}
+
+/* earliest[c]: the first layer that chunk c may begin with so that it and all chunks after it stay within `bound` seconds. False: the layers do not find room. */
+static bool earliest_within(const splitter *s, double bound, int *earliest)
+{
+    int begin = s->n_layers;
+
+    for (int chunk = s->g->pp * s->g->vpp - 1; chunk >= 0; chunk--) {
+        int n = 0;
+        if (chunk_seconds(s, chunk, begin, 0) > bound)
+            return false;
+        while (n < begin && chunk_seconds(s, chunk, begin - n - 1, n + 1) <= bound)
+            n++;
+        begin -= n;
+        earliest[chunk] = begin;
+    }
+    return begin == 0;
+}
+
+static bool chunks_fit(const splitter *s, const int *chunk_layers)
+{
+    loom_stage_load loads[LOOM_MAX_STAGES] = {0};
+    int first = 0, chunks = s->g->pp * s->g->vpp;
+
+    loads[0].first = true;
+    loads[loom_degrees_stage_of_chunk(s->g, chunks - 1)].last = true;
+    for (int chunk = 0; chunk < chunks; first += chunk_layers[chunk++]) {
+        loom_stage_load *load = &loads[loom_degrees_stage_of_chunk(s->g, chunk)];
+        int experts = s->experts_before[first + chunk_layers[chunk]] - s->experts_before[first];
+        load->layers[LOOM_LAYER_EXPERTS] += experts;
+        load->layers[LOOM_LAYER_DENSE] += chunk_layers[chunk] - experts;
+    }
+    for (int stage = 0; stage < s->stages; stage++)
+        if (loom_memory_total(s->job, s->g, s->memory, &loads[stage], s->in_flight[stage]) > s->limit)
+            return false;
+    return true;
+}
+
+/* Least bound on the busiest chunk, then boundaries as near to equal shares as that bound allows. */
+static bool split_chunks(const splitter *s, int *chunk_layers)
+{
+    int chunks = s->g->pp * s->g->vpp, earliest[LOOM_MAX_STAGES + 1], begin = 0;
+    double low = 0, high = 0, ends = s->layers->embedding_forward + s->layers->embedding_backward;
+
+    for (int chunk = 0; chunk < chunks; chunk++)
+        high = fmax(high, chunk_seconds(s, chunk, 0, s->n_layers));
+    for (int i = 0; i < 50; i++) {
+        double middle = (low + high) / 2;
+        if (earliest_within(s, middle, earliest))
+            high = middle;
+        else
+            low = middle;
+    }
+    earliest_within(s, high, earliest);
+    earliest[chunks] = s->n_layers;
+    double share = (ends + s->forward[s->n_layers] + s->backward[s->n_layers] + s->layers->head_forward + s->layers->head_backward) / chunks;
+    for (int chunk = 0; chunk < chunks; begin += chunk_layers[chunk++]) {
+        int end = earliest[chunk + 1];
+        double target = (chunk + 1) * share - ends;
+        while (end < s->n_layers && chunk_seconds(s, chunk, begin, end + 1 - begin) <= high &&
+               s->forward[end + 1] + s->backward[end + 1] - target < target - s->forward[end] - s->backward[end])
+            end++;
+        chunk_layers[chunk] = end - begin;
+    }
+    return chunks_fit(s, chunk_layers);
+}
+
+bool loom_split_best(const loom_job *job, const loom_degrees *g, const loom_layer_table *layers, const loom_memory_table *memory, double limit, int *chunk_layers)
+{
+    splitter s = {.job = job, .g = g, .layers = layers, .memory = memory, .limit = limit, .stages = g->pp};
+
+    if (job->model.layers > MOST_LAYERS)
+        return false;
+    prepare(&s);
+    return g->vpp == 1 ? split_stages(&s, chunk_layers) : split_chunks(&s, chunk_layers);
+}
