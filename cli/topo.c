@@ -10,7 +10,7 @@
 
 typedef struct topo_arguments {
     bool matrix, line;
-    const char *svg, *output;
+    const char *svg, *output, *gpu;
     int ranks;
 } topo_arguments;
 
@@ -19,6 +19,7 @@ static const loom_option options[] = {
     {"line", 0, LOOM_OPTION_FLAG, offsetof(topo_arguments, line), .help = "one line"},
     {"svg", 0, LOOM_OPTION_TEXT, offsetof(topo_arguments, svg), .takes = "FILE", .help = "write a picture"},
     {"output", 'o', LOOM_OPTION_TEXT, offsetof(topo_arguments, output), .takes = "FILE", .help = "write the topology in its exact form, to edit or to plan with"},
+    {"gpu", 0, LOOM_OPTION_TEXT, offsetof(topo_arguments, gpu), .takes = "NAME", .help = "what the cards are, for a FILE that does not name them"},
     {"ranks", 'n', LOOM_OPTION_INT, offsetof(topo_arguments, ranks), .low = 1, .high = 256, .takes = "N",
      .help = "without FILE and without GPUs: so many CPU ranks (one a NUMA node)"},
     {0},
@@ -75,6 +76,8 @@ static int run(const loom_command *self, int argc, char **argv)
     if (!loom_options_parse(self, argc, argv, &arguments, &operands, &exit_status))
         return exit_status;
     loom_status status = operands.count ? loom_topology_load(operands.at[0], &topology) : loom_topology_this_host(arguments.ranks, &topology);
+    if (status == LOOM_OK && arguments.gpu)
+        status = loom_topology_name_chips(topology, arguments.gpu);
     if (status == LOOM_OK)
         status = show(topology, &arguments);
     loom_topology_free(topology);

@@ -1,6 +1,8 @@
 /* Finding a part in the catalogue by the names that people, clouds and drivers give it. */
 #include "topology/catalogue.h"
 
+#include "topology/exact.h"
+
 #include <rankloom/config.h>
 
 #include <ctype.h>
@@ -257,4 +259,31 @@ const loom_catalogue_instance *loom_catalogue_instance_find(const char *name)
     const char *nearest = loom_nearest_name(name, names);
     loom_fail(LOOM_E_INVALID, "no machine type \"%s\" in the catalogue%s%s", name, nearest ? "; the nearest is " : "", nearest ? nearest : "");
     return NULL;
+}
+
+/* What was read stays; the rest is the catalogue's. */
+static void fill_from(const loom_chip *known, loom_chip *chip)
+{
+    loom_chip filled = *known;
+
+    for (int i = 0; i < LOOM_CHIP_FIGURES; i++)
+        if (loom_known(loom_figure_in(chip, &loom_chip_figures[i])))
+            *loom_figure_at(&filled, &loom_chip_figures[i]) = loom_figure_in(chip, &loom_chip_figures[i]);
+    *chip = filled;
+}
+
+loom_status loom_topology_name_chips(loom_topology *t, const char *gpu)
+{
+    loom_chip known;
+    int named = 0;
+    loom_status status = loom_chip_find(gpu, &known);
+
+    if (status < 0)
+        return status;
+    for (int i = 0; i < t->n_chips; i++)
+        if (strcmp(t->chips[i].name, LOOM_NAMELESS_CHIP) == 0) {
+            fill_from(&known, &t->chips[i]);
+            named++;
+        }
+    return named ? LOOM_OK : loom_fail(LOOM_E_INVALID, "%s names its devices (%s …): \"%s\" is not needed", t->source, t->chips[0].name, gpu);
 }

@@ -40,6 +40,9 @@ extern const int loom_catalogue_instance_count;
 /* Leniently by name, NULL (and loom_last_error with the nearest) when there is none. */
 const loom_catalogue_instance *loom_catalogue_instance_find(const char *name);
 
+/* What a device is called whose source does not name it. */
+#define LOOM_NAMELESS_CHIP "GPU"
+
 /* All unknown, called `name`. Every byte is set, so that equal chips are equal in memory. */
 void loom_chip_blank(const char *name, loom_chip_class kind, loom_chip *chip);
 

@@ -5,6 +5,9 @@
 #include "core/try.h"
 #include "topology/catalogue.h"
 
+#include <rankloom/host.h>
+
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -53,7 +56,7 @@ static loom_status read_matrix(const char *source, const char *text, size_t byte
         return loom_fail(LOOM_E_MEMORY, "%s: no memory for a host", source);
     LOOM_TRY(loom_matrix_read(source, text, bytes, shape, &wires));
     loom_collect_numas(shape);
-    loom_chip_blank("GPU", LOOM_CHIP_GPU, &chip);
+    loom_chip_blank(LOOM_NAMELESS_CHIP, LOOM_CHIP_GPU, &chip);
     LOOM_TRY(loom_build_chip(builder, &chip, &index));
     LOOM_TRY(loom_build_host(builder, shape, 0, false));
     status = loom_build_notice(builder, "a link matrix does not name the cards: their rates are unknown");
@@ -64,14 +67,40 @@ fail:
     return status;
 }
 
+/* Whether an XML text has this tag among its first ones. */
+static bool find_tag(const char *text, size_t bytes, const char *tag)
+{
+    while (bytes && isspace((unsigned char)*text)) {
+        text++;
+        bytes--;
+    }
+    return bytes && *text == '<' && memmem(text, bytes < 4096 ? bytes : 4096, tag, strlen(tag));
+}
+
+/* hwloc's XML: the host with a rank for each NUMA node. */
+static loom_status read_hwloc(const char *source, const char *text, size_t bytes, loom_topology **topology)
+{
+    loom_host *host = NULL;
+    loom_status status = loom_host_parse_xml(source, text, bytes, &host);
+
+    if (status == LOOM_OK)
+        status = loom_topology_of_host(host, NULL, NULL, 0, topology);
+    loom_host_free(host);
+    return status;
+}
+
 loom_status loom_topology_parse(const char *source, const char *text, size_t bytes, loom_topology **topology)
 {
     loom_builder *builder;
-    loom_status status = loom_build_open(source, &builder);
 
+    if (find_tag(text, bytes, "<topology"))
+        return read_hwloc(source, text, bytes, topology);
+    loom_status status = loom_build_open(source, &builder);
     if (status < 0)
         return status;
-    status = loom_looks_like_matrix(text, bytes) ? read_matrix(source, text, bytes, builder) : read_yaml(source, text, bytes, builder);
+    status = loom_looks_like_matrix(text, bytes)        ? read_matrix(source, text, bytes, builder)
+             : find_tag(text, bytes, "<system")         ? loom_nccl_read(source, text, bytes, builder)
+                                                        : read_yaml(source, text, bytes, builder);
     if (status < 0) {
         loom_build_close(builder);
         return status;

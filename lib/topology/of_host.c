@@ -103,7 +103,7 @@ static void chip_of_gpu(const loom_gpu *gpu, loom_chip *chip)
     if (loom_chip_find(gpu->name, chip) != LOOM_OK) {
         snprintf(label, sizeof label, "%s %.0fGB", gpu->name[0] ? gpu->name : "GPU", (double)gpu->memory_bytes / 1e9 + 1);
         if (loom_chip_find(label, chip) != LOOM_OK)
-            loom_chip_blank("GPU", LOOM_CHIP_GPU, chip);
+            loom_chip_blank(LOOM_NAMELESS_CHIP, LOOM_CHIP_GPU, chip);
     }
     snprintf(chip->label, sizeof chip->label, "%.47s", gpu->name);
     if (gpu->memory_bytes > 0)

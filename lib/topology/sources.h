@@ -14,6 +14,9 @@ loom_status loom_cluster_read(loom_reader *reader, const loom_node *cluster, loo
 loom_status loom_matrix_read(const char *source, const char *text, size_t bytes, loom_host_shape *shape, loom_wire **wires);
 bool loom_looks_like_matrix(const char *text, size_t bytes);
 
+/* NCCL's topology XML (<system> of <cpu>, <pci>, <gpu>, <nvlink>, <net>): one host whose cards have no names. */
+loom_status loom_nccl_read(const char *source, const char *text, size_t bytes, loom_builder *builder);
+
 /* The chip of a catalogue name; a name that means none is a problem at `where`, and false. */
 bool loom_chip_read(loom_reader *reader, const loom_node *where, const char *name, loom_chip *chip);
 

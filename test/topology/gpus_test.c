@@ -158,6 +158,69 @@ static void a_broken_matrix_is_refused(void **state)
     REFUSED("GPU0 GPU1\nGPU0 X\nGPU1 NV4 X\n", "1 entries, expected 2");
 }
 
+/* --- NCCL's files -------------------------------------------------------------------------------------------------------------- */
+
+static void a_cloud_that_hides_speeds_gives_unknown_or_assumed(void **state) /* D13 */
+{
+    loom_topology *t = topology_file("topology/D13-cloud-without-links.xml");
+
+    (void)state;
+    assert_int_equal(t->n_devices, 2);
+    assert_false(loom_known(t->chips[0].host_bandwidth)); /* nothing was read */
+    assert_false(loom_known(loom_topology_link(t, 0, 1).bandwidth));
+    assert_int_equal(t->devices[0].numa, -1);
+    assert_ok(loom_topology_name_chips(t, "h100-80g"));
+    assert_int_equal(loom_topology_link(t, 0, 1).bandwidth.origin, LOOM_ORIGIN_ASSUMED);
+    assert_figure(loom_topology_link(t, 0, 1).bandwidth, 64e9);
+    assert_refused(loom_topology_name_chips(t, "h100-80g"), LOOM_E_INVALID, "names its devices");
+    loom_topology_free(t);
+
+    t = topology_of("cluster: {nodes: 1, gpus_per_node: 2, gpu: h100-80g, nvlink_domain: 0, pcie_gb_s: 20}"); /* a user's file wins */
+    assert_int_equal(loom_topology_link(t, 0, 1).bandwidth.origin, LOOM_ORIGIN_GIVEN);
+    assert_figure(loom_topology_link(t, 0, 1).bandwidth, 20e9);
+    loom_topology_free(t);
+}
+
+static void speeds_that_are_told_are_read(void **state)
+{
+    static const char text[] =
+        "<?xml version=\"1.0\"?>\n<!-- two cards under one switch, bridged -->\n<system version='1'>\n"
+        " <cpu numaid=\"1\" affinity=\"ff\">\n  <pci busid=\"0000:10:00.0\" link_speed=\"16.0 GT/s PCIe\" link_width=\"16\">\n"
+        "   <pci busid=\"0000:11:00.0\" link_speed=\"32 GT/s\" link_width=\"16\"><gpu dev=\"0\"><nvlink target=\"0000:12:00.0\" count=\"4\" tclass=\"0x030200\"/></gpu></pci>\n"
+        "   <pci busid=\"0000:12:00.0\" link_speed=\"8 GT/s\" link_width=\"8\"><gpu dev=\"1\"></gpu></pci>\n"
+        "  </pci>\n  <nic><net name=\"mlx5_0\" speed=\"200000\"/></nic>\n </cpu>\n</system>\n";
+    loom_topology *t = topology_of(text);
+
+    (void)state;
+    assert_figure(t->chips[t->devices[0].chip].host_bandwidth, 16e9 * 16 / 8 * 128 / 130); /* the switch above is the slower link */
+    assert_figure(t->chips[t->devices[1].chip].host_bandwidth, 8e9 * 8 / 8 * 128 / 130);
+    assert_int_equal(t->chips[0].host_bandwidth.origin, LOOM_ORIGIN_READ);
+    assert_int_equal(t->n_domains, 1);
+    assert_figure(loom_topology_link(t, 0, 1).bandwidth, 100e9);
+    assert_figure(loom_topology_nic_bandwidth(t, 0), 12.5e9);
+    assert_int_equal(t->numas[t->devices[0].numa].os_index, 1);
+    loom_topology_free(t);
+}
+
+static void a_broken_file_of_nccl_is_refused_with_its_line(void **state)
+{
+    (void)state;
+    REFUSED("<system version=\"1\">\n<cpu>\n</system>", "test.yaml:3", "match");
+    REFUSED("<system>\n<cpu numaid=1/></system>", "test.yaml:2", "quoted");
+    REFUSED("<system><cpu numaid=\"0\"/></system>", "no <gpu>");
+    REFUSED("<system><pci><gpu/>", "ends inside");
+}
+
+static void hwloc_xml_is_a_topology_too(void **state)
+{
+    loom_topology *t = topology_file("topology/D04-numa-not-in-main-tree.xml");
+
+    (void)state;
+    assert_int_equal(t->n_devices, 2); /* a rank for each NUMA node */
+    assert_int_equal(t->nodes[0].cores, 8);
+    loom_topology_free(t);
+}
+
 /* --- NVML ------------------------------------------------------------------------------------------------------------------------ */
 
 static void nvml_is_asked_at_run_time(void **state)
@@ -215,6 +278,10 @@ int main(void)
         cmocka_unit_test(a_matrix_stands_in_a_cluster_file),
         cmocka_unit_test(a_terminal_s_underlining_is_not_part_of_the_matrix),
         cmocka_unit_test(a_broken_matrix_is_refused),
+        cmocka_unit_test(a_cloud_that_hides_speeds_gives_unknown_or_assumed),
+        cmocka_unit_test(speeds_that_are_told_are_read),
+        cmocka_unit_test(a_broken_file_of_nccl_is_refused_with_its_line),
+        cmocka_unit_test(hwloc_xml_is_a_topology_too),
         cmocka_unit_test(nvml_is_asked_at_run_time),
         cmocka_unit_test(a_machine_without_nvml_has_no_gpus_and_says_why),
     };
