@@ -21,7 +21,7 @@ static loom_arena_block *add_block(loom_arena *arena, size_t bytes)
         capacity = LARGEST_STEP;
     if (capacity < bytes)
         capacity = bytes;
-    if (capacity > SIZE_MAX - sizeof(loom_arena_block))
+    if (capacity > PTRDIFF_MAX - sizeof(loom_arena_block)) /* more than any object may have */
         return NULL;
 
     loom_arena_block *block = calloc(1, sizeof *block + capacity);

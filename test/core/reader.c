@@ -70,7 +70,7 @@ static void every_wrong_field_is_reported_with_its_line(void **state)
     const loom_node *root = open_text("model:\n  a: 4k\n  b: 4096.5\n  c: \"4096\"\n  d: [1]\n  e: \"no\"\n  f: nope\n  g: 0\n  h: softmx\n"
                                       "  i: 1,000\n  j: .nan\n  k: {x: 1}\n  l: [1, b, 3]\n  m: 5\n  n: [1, 2, 3]\n  o: yes\n  p: 0x10\n");
     const loom_node *model = loom_read_map(reader, root, "model");
-    int64_t value = 9, values[2];
+    int64_t value = 9, values[3];
     int word = -1;
     double real = 9;
     bool flag;
