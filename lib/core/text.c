@@ -91,6 +91,20 @@ void loom_text_add_json(loom_text *text, const char *value)
     loom_text_add_bytes(text, "\"", 1);
 }
 
+void loom_text_add_xml(loom_text *text, const char *value)
+{
+    for (; value && *value; value++) {
+        const char *entity = *value == '&' ? "&amp;" : *value == '<' ? "&lt;" : *value == '>' ? "&gt;" : *value == '"' ? "&quot;" : NULL;
+
+        if (!entity && (unsigned char)*value < 0x20)
+            entity = "?";
+        if (entity)
+            loom_text_add(text, "%s", entity);
+        else
+            loom_text_add_bytes(text, value, 1);
+    }
+}
+
 void loom_text_add_number(loom_text *text, double value)
 {
     char digits[LOOM_NUMBER_BYTES];

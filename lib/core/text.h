@@ -16,6 +16,8 @@ void loom_text_add(loom_text *text, const char *format, ...) LOOM_PRINTF(2, 3);
 void loom_text_add_bytes(loom_text *text, const char *bytes, size_t length);
 /* `value` as a JSON string with its quotes; bytes that are no UTF-8 become U+FFFD. NULL writes null. */
 void loom_text_add_json(loom_text *text, const char *value);
+/* `value` as character data of XML: & < > " become entities, control characters a question mark. NULL writes nothing. */
+void loom_text_add_xml(loom_text *text, const char *value);
 /* The shortest decimal that reads back as `value`, with '.' in every locale; null when it is not finite (JSON has no word for it). */
 void loom_text_add_number(loom_text *text, double value);
 

@@ -68,21 +68,10 @@ static double y_at(const canvas *c, double y)
 
 /* --- parts ----------------------------------------------------------------------------------------------------------------- */
 
-static void add_escaped(loom_text *out, const char *text)
-{
-    for (; text && *text; text++) {
-        const char *entity = *text == '&' ? "&amp;" : *text == '<' ? "&lt;" : *text == '>' ? "&gt;" : NULL;
-        if (entity)
-            loom_text_add(out, "%s", entity);
-        else
-            loom_text_add_bytes(out, text, 1);
-    }
-}
-
 static void add_label(loom_text *out, const char *class_, double x, double y, const char *more, const char *text)
 {
     loom_text_add(out, "<text class=\"%s\" x=\"%.1f\" y=\"%.1f\"%s>", class_, x, y, more);
-    add_escaped(out, text);
+    loom_text_add_xml(out, text);
     loom_text_add(out, "</text>\n");
 }
 
