@@ -11,10 +11,14 @@ extern const loom_command loom_command_topo;
 extern const loom_command loom_command_plot;
 extern const loom_command loom_command_score;
 extern const loom_command loom_command_collective;
+extern const loom_command loom_command_check, loom_command_verify, loom_command_draw;
 extern const loom_command loom_command_completion, loom_command_help;
 
 const loom_command *const loom_commands[] = {
     &loom_command_topo,
+    &loom_command_check,
+    &loom_command_verify,
+    &loom_command_draw,
     &loom_command_run,
     &loom_command_plot,
     &loom_command_score,

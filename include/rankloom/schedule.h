@@ -4,6 +4,7 @@
 #define RANKLOOM_SCHEDULE_H
 
 #include <rankloom/layout.h>
+#include <rankloom/text.h>
 LOOM_BEGIN
 
 typedef enum loom_action_kind {
@@ -124,6 +125,9 @@ typedef struct loom_timeline {
 /* Works with or without comm in the lists. LOOM_E_INVALID when the order cannot run to its end (loom_schedule_verify() says why). */
 LOOM_API loom_status loom_schedule_simulate(const loom_schedule *schedule, const loom_schedule_costs *costs, loom_timeline *timeline);
 LOOM_API void loom_timeline_free(loom_timeline *timeline);
+
+/* The timeline as SVG: a row a stage, and below it what each stage holds in flight. Caller frees with loom_text_free(). */
+LOOM_API loom_status loom_schedule_svg(const loom_schedule *schedule, const loom_timeline *timeline, const char *title, char **text);
 
 LOOM_END
 #endif

@@ -1,0 +1,121 @@
+#include "layout_file.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct source {
+    const char *path;
+    loom_reader *reader;
+    const loom_node *root;
+    layout_file *file;
+} source;
+
+bool is_csv(const char *path)
+{
+    const char *dot = strrchr(path, '.');
+
+    return dot && strcmp(dot, ".csv") == 0;
+}
+
+/* Names files relative to the file that names them. */
+static void read_model_file(source *s, const loom_node *map)
+{
+    const char *name, *slash = strrchr(s->path, '/');
+    char path[4096];
+
+    if (!loom_read_text(s->reader, map, "file", &name))
+        return;
+    snprintf(path, sizeof path, "%.*s%s", slash && name[0] != '/' ? (int)(slash - s->path + 1) : 0, s->path, name);
+    if (loom_model_load(path, &s->file->model, NULL) < 0)
+        loom_reader_problem(s->reader, loom_node_get(map, "file"), "%s", loom_last_error());
+    else
+        s->file->has_model = true;
+}
+
+static void read_model(source *s)
+{
+    const loom_node *map = loom_read_map(s->reader, s->root, "model");
+    int before = loom_reader_problems(s->reader);
+
+    if (!map || s->file->has_model) {
+        if (map)
+            loom_reader_allow_unknown(s->reader, map); /* --model goes before it */
+        return;
+    }
+    if (loom_node_get(map, "file")) {
+        read_model_file(s, map);
+        return;
+    }
+    loom_model_read(s->reader, map, &s->file->model);
+    s->file->has_model = loom_reader_problems(s->reader) == before;
+}
+
+/* A run file: what concerns the layout is judged, the rest belongs to the trainer. */
+static const loom_node *read_run(source *s)
+{
+    static const char *const others[] = {"data", "output"};
+    static const char *const values[] = {"init", "device"};
+    const loom_node *train = loom_read_map(s->reader, s->root, "train");
+    loom_layout *l = &s->file->layout;
+    const char *text;
+
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        const loom_node *map = loom_read_map(s->reader, s->root, others[i]);
+        if (map)
+            loom_reader_allow_unknown(s->reader, map);
+    }
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++)
+        loom_read_text(s->reader, s->root, values[i], &text);
+    read_model(s);
+    loom_layout_default(s->file->has_model ? &s->file->model : NULL, l);
+    if (train)
+        loom_reader_allow_unknown(s->reader, train);
+    loom_read_i64(s->reader, train, "global_batch", 1, INT32_MAX, &l->global_batch);
+    loom_read_i64(s->reader, train, "micro_batch", 1, INT32_MAX, &l->micro_batch);
+    loom_read_i64(s->reader, train, "seq", 1, INT32_MAX, &l->seq);
+    return loom_read_map(s->reader, s->root, "layout");
+}
+
+static void start_from_train_shape(loom_layout *layout, const loom_train_shape *train)
+{
+    if (train->global_batch > 0)
+        layout->global_batch = train->global_batch;
+    if (train->micro_batch > 0)
+        layout->micro_batch = train->micro_batch;
+    if (train->seq > 0)
+        layout->seq = train->seq;
+}
+
+static loom_status read_file(const loom_config *config, const loom_train_shape *train, int world, source *s)
+{
+    loom_status status = loom_reader_open(config, &s->reader);
+    const loom_node *layout = loom_config_root(config);
+
+    if (status < 0)
+        return status;
+    s->root = layout;
+    loom_layout_default(s->file->has_model ? &s->file->model : NULL, &s->file->layout);
+    if (loom_node_get(layout, "layout") || loom_node_get(layout, "train"))
+        layout = read_run(s);
+    start_from_train_shape(&s->file->layout, train);
+    loom_layout_read(s->reader, layout, s->file->has_model ? &s->file->model : NULL, world, &s->file->layout);
+    return loom_reader_finish(s->reader);
+}
+
+loom_status layout_file_load(const char *path, const char *model_path, int world, layout_file *file)
+{
+    source s = {.path = path, .file = file};
+    loom_train_shape train = {0};
+    loom_config *config;
+    loom_status status;
+
+    memset(file, 0, sizeof *file);
+    if (model_path && (status = loom_model_load(model_path, &file->model, &train)) < 0)
+        return status;
+    file->has_model = model_path != NULL;
+    if ((status = loom_config_load(path, &config)) < 0)
+        return status;
+    status = read_file(config, &train, world, &s);
+    loom_config_free(config);
+    return status;
+}

@@ -1,0 +1,155 @@
+/* rankloom verify LAYOUT|SCHEDULE.csv: proves that the order of a pipeline's actions runs, or says why not. */
+#include "layout_file.h"
+#include "options.h"
+
+#include <rankloom/schedule.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+
+typedef struct verify_arguments {
+    int buffers, micro_batches;
+    const char *output;
+} verify_arguments;
+
+static const loom_option options[] = {
+    {"buffers", 'b', LOOM_OPTION_INT, offsetof(verify_arguments, buffers), .low = 0, .high = 1 << 20, .takes = "K",
+     .help = "sends block when K messages of a channel wait (they never block)"},
+    {"micro-batches", 0, LOOM_OPTION_INT, offsetof(verify_arguments, micro_batches), .low = 1, .high = 1 << 20, .takes = "M",
+     .help = "of a layout without global_batch, or other than its own"},
+    {"output", 'o', LOOM_OPTION_TEXT, offsetof(verify_arguments, output), .takes = "FILE.csv", .help = "write the schedule as torch.distributed.pipelining reads it"},
+    {0},
+};
+
+/* The fewest buffers a channel with which a schedule that runs at all runs with blocking sends. More never hurt, so halving finds it; all messages of
+ * a channel are enough. */
+static int least_buffers(const loom_schedule *schedule)
+{
+    int low = 0, high = 2 * schedule->micro_batches * schedule->chunks_per_stage;
+
+    while (low < high) {
+        int middle = low + (high - low) / 2;
+        if (loom_schedule_verify(schedule, middle, NULL) == LOOM_OK)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
+static void print_facts(const loom_schedule *s, const loom_schedule_facts *facts, int buffers)
+{
+    bool split = false;
+
+    for (int i = 0; i < s->stages; i++)
+        split |= facts->peak_before_input[i] != facts->peak_in_flight[i];
+    printf("proved: complete, causal, every action on the stage of its chunk, every channel in one order\n");
+    if (buffers < 0)
+        printf("proved: no deadlock when sends do not block; with blocking sends, room for %d messages a channel would do\n", least_buffers(s));
+    else
+        printf("proved: no deadlock with %d buffer%s a channel\n", buffers, buffers == 1 ? "" : "s");
+    printf("most micro-batches times chunks that a stage holds%s:\n", split ? " (until the input gradient)" : "");
+    for (int i = 0; i < s->stages; i++) {
+        printf("  stage %-4d %4d", i, facts->peak_in_flight[i]);
+        if (split)
+            printf(" (%d)", facts->peak_before_input[i]);
+        if (s->has_comm)
+            printf(", %d receives posted", facts->peak_receives[i]);
+        putchar('\n');
+    }
+}
+
+static loom_status prove(const char *path, const loom_schedule *s, const verify_arguments *arguments)
+{
+    loom_schedule_facts facts;
+    loom_status status = loom_schedule_verify(s, arguments->buffers, &facts);
+
+    if (status < 0)
+        return loom_fail(status, "%s: %s", path, loom_last_error());
+    printf("%s: %d stage%s x %d chunk%s, %d micro-batches, %s\n", path, s->stages, s->stages == 1 ? "" : "s", s->chunks_per_stage,
+           s->chunks_per_stage == 1 ? "" : "s", s->micro_batches, s->has_comm ? "with sends and receives" : "compute only");
+    print_facts(s, &facts, arguments->buffers);
+    loom_schedule_facts_free(&facts);
+    return arguments->output ? loom_schedule_save_csv(s, arguments->output) : LOOM_OK;
+}
+
+/* Groups other than pp's lie inside a stage; a stage's ranks run one list, so they call the same collectives in the same order. */
+static loom_status prove_groups(const loom_layout *l)
+{
+    int world = loom_layout_world(l), *members = malloc(sizeof *members * (size_t)world);
+    loom_status status = members ? LOOM_OK : loom_fail(LOOM_E_MEMORY, "no memory for a group of %d ranks", world);
+
+    for (int rank = 0; rank < world && status == LOOM_OK; rank++)
+        for (int axis = 0; axis < LOOM_AXES && status == LOOM_OK; axis++) {
+            int count = axis == LOOM_AXIS_PP ? 0 : loom_layout_group(l, (loom_axis)axis, rank, members);
+            int stage = loom_layout_coords(l, rank).at[LOOM_AXIS_PP];
+            for (int i = 0; i < count && status == LOOM_OK; i++)
+                if (loom_layout_coords(l, members[i]).at[LOOM_AXIS_PP] != stage)
+                    status = loom_fail(LOOM_E_INVALID, "the %s group of rank %d reaches over stages", loom_axis_name((loom_axis)axis), rank);
+        }
+    if (status == LOOM_OK)
+        printf("proved: every tp, cp, dp, etp, ep and edp group lies inside a stage, whose ranks run one list: collectives in one order on all of a group\n");
+    free(members);
+    return status;
+}
+
+static loom_status verify_layout(const char *path, const verify_arguments *arguments)
+{
+    layout_file file;
+    loom_schedule *schedule;
+    char line[256];
+    loom_status status = layout_file_load(path, NULL, 0, &file);
+
+    if (status < 0)
+        return status;
+    if (arguments->micro_batches > 0)
+        file.layout.global_batch = arguments->micro_batches * file.layout.micro_batch * file.layout.dp;
+    if (file.layout.global_batch == 0)
+        return loom_fail(LOOM_E_INVALID, "%s: says no global_batch, so the number of micro-batches is open; --micro-batches M closes it", path);
+    if ((status = loom_schedule_for_layout(&file.layout, &schedule)) < 0)
+        return status;
+    printf("%s\n", loom_layout_describe(&file.layout, line, sizeof line));
+    status = prove(path, schedule, arguments);
+    if (status == LOOM_OK)
+        status = prove_groups(&file.layout);
+    loom_schedule_free(schedule);
+    return status;
+}
+
+static loom_status verify_csv(const char *path, const verify_arguments *arguments)
+{
+    loom_schedule *schedule;
+    loom_status status = loom_schedule_load_csv(path, 0, 0, &schedule);
+
+    if (status < 0)
+        return status;
+    status = prove(path, schedule, arguments);
+    loom_schedule_free(schedule);
+    return status;
+}
+
+static int run(const loom_command *self, int argc, char **argv)
+{
+    verify_arguments arguments = {.buffers = -1};
+    loom_operands operands;
+    int exit_status;
+    loom_status status;
+
+    if (!loom_options_parse(self, argc, argv, &arguments, &operands, &exit_status))
+        return exit_status;
+    status = is_csv(operands.at[0]) ? verify_csv(operands.at[0], &arguments) : verify_layout(operands.at[0], &arguments);
+    return status < 0 ? loom_command_fail(self, status) : 0;
+}
+
+const loom_command loom_command_verify = {
+    .name = "verify",
+    .summary = "prove that a pipeline schedule runs, or name what stops it",
+    .operands = "RUN.yaml|LAYOUT.yaml|SCHEDULE.csv",
+    .least = 1,
+    .most = 1,
+    .about = "A CSV is that of torch.distributed.pipelining: a row a stage, cells like 0F1, 1B0, 2I3, 2W3, with or without SEND_F, RECV_F and their like. Without them\n"
+             "it is judged as a program would run it that sends right after the producer and receives right before the consumer. A deadlock is told as the\n"
+             "shortest cycle of stages that wait for each other. Status 2 when the schedule does not run.",
+    .options = options,
+    .run = run,
+};
