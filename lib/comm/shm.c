@@ -251,6 +251,8 @@ static void drop(loom_call *call)
 
     loom_device_give(call->comm->world->device, s->staging);
     s->staging = NULL;
+    if (call->kind == LOOM_CALL_RECV && !s->message)
+        shm_p2p_forget(call);
 }
 
 static bool is_missing(const loom_call *call, int rank)

@@ -74,6 +74,7 @@ typedef struct shm_lane {
     unsigned next;        /* in it */
     shm_message **arrived; /* posted, and not yet asked for; in order */
     int n_arrived, arrived_capacity;
+    loom_call *waiting;    /* receives that no message has come for, in the order of their posting */
 } shm_lane;
 
 typedef struct shm_comm shm_comm;
@@ -119,6 +120,7 @@ typedef struct shm_call {
     int block, chunk;
     bool gone;            /* a peer was found dead or gone when nothing moved; if still nothing moves, it is missed */
     shm_message *message;
+    loom_call *next_waiting; /* a receive in its lane's list */
     char *staging;        /* of a send from elsewhere than the heap */
     uint32_t chunks;
 } shm_call;
@@ -126,6 +128,7 @@ typedef struct shm_call {
 loom_step shm_collective_step(loom_call *call);
 loom_step shm_send_step(loom_call *call);
 loom_step shm_recv_step(loom_call *call);
+void shm_p2p_forget(loom_call *call); /* a receive that was abandoned */
 void shm_p2p_withdraw(loom_comm *comm); /* nothing that this rank posted and nobody took may be taken any more */
 void shm_p2p_give_back(loom_device *device, shm_comm *c); /* blocks, to the heap */
 bool shm_is_absent(const loom_call *call, int rank); /* what a collective waits for has not come from `rank` */

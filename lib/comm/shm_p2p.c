@@ -1,8 +1,8 @@
 /* Point to point in shared memory.
  *
- * The sender posts a message, one cache line, in a chain of blocks of its own heap; the receiver walks the chain, keeps what nobody has asked
- * for yet in a list, and takes the message that a receive with its tag wants: it copies straight out of the sender's heap and says TAKEN in
- * the message, which ends the send. So any number of messages may be under way, and receives may be posted in any order. A buffer that is
+ * The sender posts a message, one cache line, in a chain of blocks of its own heap; the receiver walks the chain and
+ * gives each message to the first receive that waits for its tag, or keeps it for one to come. The receive copies straight out of the sender's heap
+ * and says TAKEN in the message, which ends the send. So any number of messages may be under way, and receives may be posted in any order. A buffer that is
  * not in the heap is staged by the sender in two chunks, filled and drained in turn. */
 #include <stdlib.h>
 #include <string.h>
@@ -227,27 +227,78 @@ static shm_message *take_arrived(shm_lane *lane, uint64_t tag)
     return NULL;
 }
 
-/* The first message with the call's tag, into the scratch memory. Where there is no room to keep one that came before it, it waits in the chain. */
-static bool find_message(loom_call *call)
+/* Gives `message` to the first receive that waits for its tag. */
+static bool hand_over(shm_lane *lane, shm_message *message)
 {
-    const loom_comm *comm = call->comm;
-    shm_comm *c = shm_of(comm);
+    for (loom_call **link = &lane->waiting; *link;) {
+        loom_call *call = *link;
+        shm_call *s = loom_call_scratch(call);
+        if (call->tag == message->tag) {
+            s->message = message;
+            *link = s->next_waiting;
+            return true;
+        }
+        link = &s->next_waiting;
+    }
+    return false;
+}
+
+/* Looks at what has come since. A message that there is no room to keep waits in the chain. */
+static void look_for_messages(const loom_comm *comm, shm_lane *lane, int peer)
+{
+    shm_message *m;
+
+    while (lane->waiting && (m = next_message(comm, lane, peer)))
+        if (!hand_over(lane, m) && !keep_arrived(lane, m)) {
+            lane->next--;
+            return;
+        }
+}
+
+/* From here on the call has its place among the receives of its tag. */
+static void post_receive(loom_call *call)
+{
+    shm_comm *c = shm_of(call->comm);
     shm_call *s = loom_call_scratch(call);
     shm_lane *lane = &c->lanes[call->peer];
-    shm_message *m;
 
     pthread_mutex_lock(&c->lock);
     s->message = take_arrived(lane, call->tag);
-    while (!s->message && (m = next_message(comm, lane, call->peer))) {
-        if (m->tag == call->tag) {
-            s->message = m;
-        } else if (!keep_arrived(lane, m)) {
-            lane->next--;
-            break;
-        }
+    if (!s->message) {
+        loom_call **link = &lane->waiting;
+        while (*link)
+            link = &((shm_call *)loom_call_scratch(*link))->next_waiting;
+        s->next_waiting = NULL;
+        *link = call;
     }
     pthread_mutex_unlock(&c->lock);
-    return s->message;
+}
+
+static bool has_message(loom_call *call)
+{
+    shm_comm *c = shm_of(call->comm);
+    shm_call *s = loom_call_scratch(call);
+    bool found;
+
+    pthread_mutex_lock(&c->lock);
+    if (!s->message)
+        look_for_messages(call->comm, &c->lanes[call->peer], call->peer);
+    found = s->message;
+    pthread_mutex_unlock(&c->lock);
+    return found;
+}
+
+void shm_p2p_forget(loom_call *call)
+{
+    shm_comm *c = shm_of(call->comm);
+
+    pthread_mutex_lock(&c->lock);
+    for (loom_call **link = &c->lanes[call->peer].waiting; *link; link = &((shm_call *)loom_call_scratch(*link))->next_waiting)
+        if (*link == call) {
+            *link = ((shm_call *)loom_call_scratch(call))->next_waiting;
+            break;
+        }
+    pthread_mutex_unlock(&c->lock);
 }
 
 /* Answers the message; false when the sender withdrew it first. */
@@ -312,7 +363,8 @@ loom_step shm_recv_step(loom_call *call)
     size_t bytes = call->count * loom_dtype_bytes(call->dtype);
 
     LOOM_RESUME(&s->resume);
-    LOOM_AWAIT(&s->resume, find_message(call));
+    post_receive(call);
+    LOOM_AWAIT(&s->resume, has_message(call));
     if (s->message->count != call->count || s->message->dtype != (uint32_t)call->dtype)
         return shm_over(call, refuse(call));
     while (s->done < bytes) {

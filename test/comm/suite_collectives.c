@@ -1,4 +1,4 @@
-/* One suite for every transport: each collective, every dtype and op, sizes around every limit, in place and not, results exact. */
+/* Each collective, every dtype and op, sizes around every limit, in place and not, results exact. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -6,13 +6,18 @@
 
 #include <cmocka.h>
 
+#include "comm/suite.h"
 #include "comm/values.h"
-#include "harness/on_ranks.h"
 
-/* Where the buffers of a run lie: the shared heap or elsewhere. */
+/* Where the buffers of a run lie: set by the caller before any rank runs, or by a rank that is a process of its own. */
 static bool in_heap = true;
 
-static void *buffer(loom_comm *comm, size_t bytes)
+void suite_use_heap(bool heap)
+{
+    in_heap = heap;
+}
+
+void *suite_buffer(loom_comm *comm, size_t bytes)
 {
     void *memory;
 
@@ -25,7 +30,7 @@ static void *buffer(loom_comm *comm, size_t bytes)
     return memory;
 }
 
-static void drop(loom_comm *comm, void *memory)
+void suite_drop(loom_comm *comm, void *memory)
 {
     if (in_heap)
         loom_free(loom_comm_device(comm), memory);
@@ -33,7 +38,7 @@ static void drop(loom_comm *comm, void *memory)
         free(memory);
 }
 
-static void wait_for(loom_stream *stream)
+void suite_wait(loom_stream *stream)
 {
     loom_status status = loom_stream_wait(stream);
 
@@ -62,32 +67,32 @@ static void expect_reduced(const void *got, size_t first, size_t count, int size
 static void all_reduce_once(loom_comm *comm, loom_stream *stream, size_t count, loom_dtype dtype, loom_reduce_op op, bool in_place)
 {
     int rank = loom_comm_rank(comm), size = loom_comm_size(comm);
-    void *send = buffer(comm, count * loom_dtype_bytes(dtype)), *recv = in_place ? send : buffer(comm, count * loom_dtype_bytes(dtype));
+    void *send = suite_buffer(comm, count * loom_dtype_bytes(dtype)), *recv = in_place ? send : suite_buffer(comm, count * loom_dtype_bytes(dtype));
 
     value_fill(send, rank, 0, count, dtype);
     assert_int_equal(loom_all_reduce(comm, send, recv, count, dtype, op, stream), LOOM_OK);
-    wait_for(stream);
+    suite_wait(stream);
     expect_reduced(recv, 0, count, size, dtype, op, "all_reduce");
     if (!in_place) {
         value_expect(send, rank, 0, count, dtype); /* what is sent is not touched */
-        drop(comm, recv);
+        suite_drop(comm, recv);
     }
-    drop(comm, send);
+    suite_drop(comm, send);
 }
 
 static void reduce_scatter_once(loom_comm *comm, loom_stream *stream, size_t count, loom_dtype dtype, loom_reduce_op op, bool in_place)
 {
     int rank = loom_comm_rank(comm), size = loom_comm_size(comm);
     size_t bytes = count * loom_dtype_bytes(dtype), mine = (size_t)rank * count;
-    char *send = buffer(comm, bytes * (size_t)size), *recv = in_place ? send + (size_t)rank * bytes : buffer(comm, bytes);
+    char *send = suite_buffer(comm, bytes * (size_t)size), *recv = in_place ? send + (size_t)rank * bytes : suite_buffer(comm, bytes);
 
     value_fill(send, rank, 0, count * (size_t)size, dtype);
     assert_int_equal(loom_reduce_scatter(comm, send, recv, count, dtype, op, stream), LOOM_OK);
-    wait_for(stream);
+    suite_wait(stream);
     expect_reduced(recv, mine, count, size, dtype, op, "reduce_scatter");
     if (!in_place)
-        drop(comm, recv);
-    drop(comm, send);
+        suite_drop(comm, recv);
+    suite_drop(comm, send);
 }
 
 static void reductions(loom_comm *comm, loom_stream *stream)
@@ -109,42 +114,42 @@ static void all_gather_once(loom_comm *comm, loom_stream *stream, size_t count, 
 {
     int rank = loom_comm_rank(comm), size = loom_comm_size(comm);
     size_t bytes = count * loom_dtype_bytes(dtype);
-    char *recv = buffer(comm, bytes * (size_t)size), *send = in_place ? recv + (size_t)rank * bytes : buffer(comm, bytes);
+    char *recv = suite_buffer(comm, bytes * (size_t)size), *send = in_place ? recv + (size_t)rank * bytes : suite_buffer(comm, bytes);
 
     value_fill(send, rank, 7, count, dtype);
     assert_int_equal(loom_all_gather(comm, send, recv, count, dtype, stream), LOOM_OK);
-    wait_for(stream);
+    suite_wait(stream);
     for (int r = 0; r < size; r++)
         value_expect(recv + (size_t)r * bytes, r, 7, count, dtype);
     if (!in_place)
-        drop(comm, send);
-    drop(comm, recv);
+        suite_drop(comm, send);
+    suite_drop(comm, recv);
 }
 
 static void all_to_all_once(loom_comm *comm, loom_stream *stream, size_t count, loom_dtype dtype)
 {
     int rank = loom_comm_rank(comm), size = loom_comm_size(comm);
     size_t bytes = count * loom_dtype_bytes(dtype);
-    char *recv = buffer(comm, bytes * (size_t)size), *send = buffer(comm, bytes * (size_t)size);
+    char *recv = suite_buffer(comm, bytes * (size_t)size), *send = suite_buffer(comm, bytes * (size_t)size);
 
     value_fill(send, rank, 0, count * (size_t)size, dtype);
     assert_int_equal(loom_all_to_all(comm, send, recv, count, dtype, stream), LOOM_OK);
-    wait_for(stream);
+    suite_wait(stream);
     for (int r = 0; r < size; r++)
         value_expect(recv + (size_t)r * bytes, r, (size_t)rank * count, count, dtype);
-    drop(comm, send);
-    drop(comm, recv);
+    suite_drop(comm, send);
+    suite_drop(comm, recv);
 }
 
 static void broadcast_once(loom_comm *comm, loom_stream *stream, size_t count, loom_dtype dtype, int root)
 {
-    void *memory = buffer(comm, count * loom_dtype_bytes(dtype));
+    void *memory = suite_buffer(comm, count * loom_dtype_bytes(dtype));
 
     value_fill(memory, loom_comm_rank(comm), 0, count, dtype);
     assert_int_equal(loom_broadcast(comm, memory, count, dtype, root, stream), LOOM_OK);
-    wait_for(stream);
+    suite_wait(stream);
     value_expect(memory, root, 0, count, dtype);
-    drop(comm, memory);
+    suite_drop(comm, memory);
 }
 
 static void movements(loom_comm *comm, loom_stream *stream)
@@ -160,7 +165,7 @@ static void movements(loom_comm *comm, loom_stream *stream)
         }
     for (int i = 0; i < 10; i++)
         assert_int_equal(loom_barrier(comm, "end of movements", stream), LOOM_OK);
-    wait_for(stream);
+    suite_wait(stream);
 }
 
 /* Elements that rank a sends to rank b: zero for some pairs, all of one rank's, and uneven. */
@@ -186,19 +191,19 @@ static void all_to_all_v_once(loom_comm *comm, loom_stream *stream, size_t scale
         recv_offsets[r] = from;
         from += recv_counts[r];
     }
-    send = buffer(comm, (to + 1) * sizeof *send);
-    recv = buffer(comm, (from + 1) * sizeof *recv);
+    send = suite_buffer(comm, (to + 1) * sizeof *send);
+    recv = suite_buffer(comm, (from + 1) * sizeof *recv);
     for (int r = 0; r < size; r++)
         value_fill(send + send_offsets[r], rank, (size_t)r, send_counts[r], LOOM_F32);
     recv[from] = -77;
     assert_int_equal(loom_all_to_all_v(comm, send, send_counts, send_offsets, recv, recv_counts, recv_offsets, LOOM_F32, stream), LOOM_OK);
     memset(send_counts, 0xff, sizeof send_counts); /* copied before the call returns */
-    wait_for(stream);
+    suite_wait(stream);
     for (int r = 0; r < size; r++)
         value_expect(recv + recv_offsets[r], r, (size_t)rank, recv_counts[r], LOOM_F32);
     assert_true(recv[from] == -77);
-    drop(comm, send);
-    drop(comm, recv);
+    suite_drop(comm, send);
+    suite_drop(comm, recv);
 }
 
 static void uneven_exchanges(loom_comm *comm, loom_stream *stream)
@@ -217,7 +222,7 @@ static void a_rank_without_tokens_takes_part(loom_comm *comm, loom_stream *strea
     for (int second = 0; second < 2; second++) {
         size_t tokens = second && rank == 1 ? 0 : TOKENS;
         size_t send_counts[SIZE] = {tokens}, none[SIZE] = {0}, recv_counts[SIZE] = {0}, recv_offsets[SIZE];
-        float *send = tokens ? buffer(comm, TOKENS * sizeof *send) : NULL, *recv = rank == 0 ? buffer(comm, SIZE * TOKENS * sizeof *recv) : NULL;
+        float *send = tokens ? suite_buffer(comm, TOKENS * sizeof *send) : NULL, *recv = rank == 0 ? suite_buffer(comm, SIZE * TOKENS * sizeof *recv) : NULL;
 
         for (int r = 0; r < SIZE; r++) {
             recv_counts[r] = rank == 0 ? (second && r == 1 ? 0 : TOKENS) : 0;
@@ -226,13 +231,13 @@ static void a_rank_without_tokens_takes_part(loom_comm *comm, loom_stream *strea
         if (send)
             value_fill(send, rank, 0, TOKENS, LOOM_F32);
         assert_int_equal(loom_all_to_all_v(comm, send, send_counts, none, recv, recv_counts, recv_offsets, LOOM_F32, stream), LOOM_OK);
-        wait_for(stream);
+        suite_wait(stream);
         for (int r = 0; rank == 0 && r < SIZE; r++)
             value_expect(recv + recv_offsets[r], r, 0, recv_counts[r], LOOM_F32);
         if (send)
-            drop(comm, send);
+            suite_drop(comm, send);
         if (recv)
-            drop(comm, recv);
+            suite_drop(comm, recv);
     }
 }
 
@@ -241,19 +246,19 @@ static void calls_queue_up(loom_comm *comm, loom_stream *stream)
 {
     enum { CALLS = 50, COUNT = 3000 };
     int size = loom_comm_size(comm), rank = loom_comm_rank(comm);
-    float *memory = buffer(comm, CALLS * COUNT * sizeof *memory);
+    float *memory = suite_buffer(comm, CALLS * COUNT * sizeof *memory);
 
     for (int i = 0; i < CALLS; i++) {
         value_fill(memory + i * COUNT, rank, (size_t)i, COUNT, LOOM_F32);
         assert_int_equal(loom_all_reduce(comm, memory + i * COUNT, memory + i * COUNT, i % 2 ? 5 : COUNT, LOOM_F32, LOOM_SUM, stream), LOOM_OK);
     }
-    wait_for(stream);
+    suite_wait(stream);
     for (int i = 0; i < CALLS; i++)
         expect_reduced(memory + i * COUNT, (size_t)i, i % 2 ? 5 : COUNT, size, LOOM_F32, LOOM_SUM, "queued all_reduce");
-    drop(comm, memory);
+    suite_drop(comm, memory);
 }
 
-static void whole_suite(loom_comm *world, loom_stream *stream)
+void suite_collectives(loom_comm *world, loom_stream *stream)
 {
     reductions(world, stream);
     movements(world, stream);
@@ -263,48 +268,3 @@ static void whole_suite(loom_comm *world, loom_stream *stream)
         a_rank_without_tokens_takes_part(world, stream);
 }
 
-static void run(const char *transport, bool heap)
-{
-    const int sizes[] = {1, 2, 3, 4, 7};
-    rank_options options = {.transport = transport, .deadline_s = 120};
-
-    in_heap = heap;
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
-        on_ranks_with(&options, sizes[i], whole_suite);
-}
-
-static void shm_with_buffers_of_the_heap(void **state)
-{
-    (void)state;
-    run("shm", true);
-}
-
-static void shm_with_any_buffers(void **state)
-{
-    (void)state;
-    run("shm", false);
-}
-
-/* One rank's buffers in the heap, the other's not: both find out together and take the same way. */
-static void mixed(loom_comm *world, loom_stream *stream)
-{
-    in_heap = loom_comm_rank(world) % 2;
-    whole_suite(world, stream);
-}
-
-static void shm_with_mixed_buffers(void **state)
-{
-    (void)state;
-    on_ranks(3, mixed);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shm_with_buffers_of_the_heap),
-        cmocka_unit_test(shm_with_any_buffers),
-        cmocka_unit_test(shm_with_mixed_buffers),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
