@@ -103,7 +103,7 @@ static void destroy(loom_device *device, shm_comm *c, bool give_back)
     free(c);
 }
 
-/* Comms that this rank has left: the heap gets their memory back once everybody has. */
+/* Comms that this rank has left: the heap gets their memory back once every peer has said that it looks there no more. */
 static void visit_graves(loom_world *world)
 {
     shm_world *w = world->state;
@@ -111,7 +111,7 @@ static void visit_graves(loom_world *world)
     for (shm_comm **link = &w->graves; *link;) {
         shm_comm *c = *link;
         int r = 0;
-        while (r < c->size && (atomic_load(&c->boxes[r]->left) || is_gone(&w->peers[c->world_ranks[r]])))
+        while (r < c->size && (r == c->rank || atomic_load(shm_departed(c->box, c->size, r)) || is_gone(&w->peers[c->world_ranks[r]])))
             r++;
         if (r < c->size) {
             link = &c->next_grave;
@@ -151,7 +151,7 @@ static void close_world(loom_world *world)
 static loom_status prepare(loom_comm *comm, uint64_t *address)
 {
     const loom_segment *heap = loom_device_segment(comm->world->device);
-    size_t n = (size_t)comm->size, bytes = sizeof(shm_box) + 7 * n * sizeof(uint64_t);
+    size_t n = (size_t)comm->size, bytes = sizeof(shm_box) + 8 * n * sizeof(uint64_t);
     shm_comm *c = calloc(1, sizeof *c);
     loom_status status;
 
@@ -161,6 +161,7 @@ static loom_status prepare(loom_comm *comm, uint64_t *address)
     pthread_mutex_init(&c->lock, NULL);
     comm->state = c;
     c->size = comm->size;
+    c->rank = comm->rank;
     c->boxes = calloc(n, sizeof(shm_box *));
     c->bases = calloc(n, sizeof *c->bases);
     c->bells = calloc(n, sizeof *c->bells);
@@ -211,8 +212,11 @@ static void leave(loom_comm *comm)
         comm->state = NULL;
         return;
     }
-    atomic_store(&c->box->left, 1);
-    ring_all(comm);
+    for (int r = 0; r < c->size; r++)
+        if (r != c->rank) { /* from here on the peer may free what it has, so the bell comes last and is not in it */
+            atomic_store(shm_departed(c->boxes[r], c->size, c->rank), 1);
+            loom_doorbell_ring(c->bells[r]);
+        }
     comm->state = NULL;
     c->next_grave = w->graves;
     w->graves = c;
@@ -291,7 +295,7 @@ static loom_status check_gone(const loom_call *call)
         bool left, dead;
         if (r == comm->rank || !is_missing(call, r))
             continue;
-        left = atomic_load(&shm_of(comm)->boxes[r]->left);
+        left = atomic_load(shm_departed(shm_of(comm)->box, comm->size, r));
         dead = !left && is_gone(peer);
         if (!left && !dead)
             continue;

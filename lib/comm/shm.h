@@ -38,10 +38,11 @@ typedef struct shm_box {
     shm_post posts[2];
     alignas(64) _Atomic uint64_t tick;
     alignas(64) _Atomic int32_t failed; /* a loom_status: the rank gave up, for the reason in `reason` */
-    _Atomic int32_t left;               /* the rank freed its comm */
     _Atomic uint64_t staging;           /* offset of in[2], out[2], each SHM_CHUNK; 0: none yet */
     loom_notice reason;
-    alignas(64) _Atomic uint64_t words[]; /* outbox[size], then counts[2][3][size] of all_to_all_v: send counts, send offsets, recv counts */
+    /* outbox[size]: first block of messages to each peer; departed[size]: set by a peer that left the comm, the last thing it does here;
+     * counts[2][3][size] of all_to_all_v: send counts, send offsets, recv counts */
+    alignas(64) _Atomic uint64_t words[];
 } shm_box;
 
 typedef enum shm_message_state { SHM_EMPTY, SHM_POSTED, SHM_TAKEN, SHM_REFUSED, SHM_WITHDRAWN, SHM_SEEN /* the sender has read the answer */ } shm_message_state;
@@ -79,7 +80,7 @@ typedef struct shm_lane {
 
 typedef struct shm_comm shm_comm;
 struct shm_comm {
-    int size;
+    int rank, size;
     int *world_ranks;           /* of the members */
     shm_comm *next_grave;
     shm_box *box;               /* mine */
@@ -136,6 +137,16 @@ bool shm_is_absent(const loom_call *call, int rank); /* what a collective waits 
 static inline shm_comm *shm_of(const loom_comm *comm)
 {
     return comm->state;
+}
+
+static inline _Atomic uint64_t *shm_outbox(shm_box *box, int peer)
+{
+    return &box->words[peer];
+}
+
+static inline _Atomic uint64_t *shm_departed(shm_box *box, int size, int peer)
+{
+    return &box->words[size + peer];
 }
 
 static inline loom_step shm_over(loom_call *call, loom_status status)

@@ -38,7 +38,7 @@ static _Atomic uint64_t *row_of(const loom_call *call, int rank, int row)
 {
     size_t n = (size_t)call->comm->size;
 
-    return shm_of(call->comm)->boxes[rank]->words + n + ((call->sequence & 1) * 3 + (size_t)row) * n;
+    return shm_of(call->comm)->boxes[rank]->words + 2 * n + ((call->sequence & 1) * 3 + (size_t)row) * n;
 }
 
 static size_t read_row(const loom_call *call, int rank, int row, int of)

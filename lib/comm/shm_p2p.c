@@ -70,7 +70,7 @@ static loom_status extend(const loom_comm *comm, shm_lane *lane, int peer)
     if (status < 0)
         return status;
     if (!lane->out) {
-        atomic_store(&c->box->words[peer], offset_of(comm, block));
+        atomic_store(shm_outbox(c->box, peer), offset_of(comm, block));
     } else {
         if ((status = keep_older(lane)) < 0) {
             loom_device_give(comm->world->device, block);
@@ -181,7 +181,7 @@ static shm_message *next_message(const loom_comm *comm, shm_lane *lane, int peer
     shm_message *m;
 
     if (!lane->in) {
-        if (!(offset = atomic_load(&c->boxes[peer]->words[comm->rank])))
+        if (!(offset = atomic_load(shm_outbox(c->boxes[peer], comm->rank))))
             return NULL;
         lane->in = (shm_block *)(void *)(c->bases[peer] + offset);
     }
