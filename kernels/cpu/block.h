@@ -1,10 +1,10 @@
-/* What attention forward and backward share: the sizes of a block, which of its keys a panel of queries sees, and copies of rows into
- * scratch memory, straight or transposed. Scores are held transposed, S'[key][query], so that a vector holds one key's scores for
+/* What attention forward and backward share: which keys of a block a panel of queries sees. Scores are held transposed, S'[key][query], so that a vector holds one key's scores for
  * LANES queries and the softmax over keys needs no sum across lanes. */
 #ifndef LOOM_KERNELS_BLOCK_H
 #define LOOM_KERNELS_BLOCK_H
 
 #include "kernels/cpu/isa.h"
+#include "kernels/cpu/panel.h"
 #include "kernels/cpu/tile.h"
 
 /* A panel: the queries of one strip of tiles. */
@@ -95,43 +95,6 @@ static inline loom_bshk bshk_of(loom_bshk at, int64_t heads, int64_t head_dim, i
     at.token = or_tight(at.token, heads * head_dim);
     at.sequence = or_tight(at.sequence, seq * at.token);
     return at;
-}
-
-static inline int64_t padded(int64_t count)
-{
-    return (count + LANES - 1) / LANES * LANES;
-}
-
-/* to[rows][ld] = from * scale, columns up to ld = padded(cols) filled with zeros. */
-static inline void copy_panel(float *to, int64_t ld, const float *from, int64_t ld_from, int64_t rows, int64_t cols, float scale)
-{
-    for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = 0; j < cols; j += LANES) {
-            int n = cols - j < LANES ? (int)(cols - j) : LANES;
-            vf_store(to + i * ld + j, vf_get(from + i * ld_from + j, n) * scale);
-        }
-}
-
-/* to[cols][ld] = from' * scale for rows = LANES rows at most; the lanes of missing rows are zeros. */
-static inline void transpose_lanes(float *to, int64_t ld, const float *from, int64_t ld_from, int64_t rows, int64_t cols, float scale)
-{
-    for (int64_t j = 0; j < cols; j += LANES) {
-        int n = cols - j < LANES ? (int)(cols - j) : LANES;
-        vf block[LANES];
-
-        for (int i = 0; i < LANES; i++)
-            block[i] = i < rows ? vf_get(from + i * ld_from + j, n) * scale : vf_set(0);
-        vf_transpose(block);
-        for (int i = 0; i < n; i++)
-            vf_store(to + (j + i) * ld, block[i]);
-    }
-}
-
-/* to[cols][ld] = from' * scale for any number of rows up to `ld`, a multiple of LANES; lanes beyond `rows` are zeros. */
-static inline void transpose_panel(float *to, int64_t ld, const float *from, int64_t ld_from, int64_t rows, int64_t cols, float scale)
-{
-    for (int64_t i = 0; i < ld; i += LANES)
-        transpose_lanes(to + i, ld, from + i * ld_from, ld_from, rows - i, cols, scale);
 }
 
 #endif

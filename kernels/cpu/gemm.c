@@ -1,10 +1,11 @@
 /* Our own matrix product: blocks of B and A are packed into strips, tiles run over them. Used where no library is there, and wherever bits must
  * not depend on how rows or columns were split: an element of C is the same chain of additions whatever M and N are around it. */
 #include "kernels/cpu/isa.h"
+#include "kernels/cpu/panel.h"
 #include "kernels/cpu/tile.h"
 
 /* k and columns of the packed part of B (2 MiB, in the last cache), rows of the packed part of A (in the second). */
-enum { K_BLOCK = 256, COLUMN_BLOCK = 2048, ROW_BLOCK = 10 * TILE_ROWS };
+enum { K_BLOCK = 256, COLUMN_BLOCK = 2048, ROW_BLOCK = 10 * TILE_ROWS, PACKED_A = ROW_BLOCK * K_BLOCK + 16 };
 
 typedef struct block_product {
     const loom_gemm_args *a;
@@ -16,7 +17,7 @@ typedef struct block_product {
     float *packed_b, *packed_a;              /* packed_a: one a thread */
 } block_product;
 
-/* Strip s of B: [k_count][TILE_COLS], zeros beyond the last column. */
+/* Strip s of B: [k_count][TILE_COLS]; nobody reads beyond the last column. */
 static void pack_b_strips(const void *context, int64_t from, int64_t to)
 {
     const block_product *p = context;
@@ -26,36 +27,31 @@ static void pack_b_strips(const void *context, int64_t from, int64_t to)
         int64_t column = p->n_from + s * TILE_COLS, left = p->n_from + p->n_count - column;
         int64_t cols = left < TILE_COLS ? left : TILE_COLS;
 
-        if (cols < TILE_COLS)
-            memset(strip, 0, (size_t)(p->k_count * TILE_COLS) * sizeof *strip);
-        if (!p->a->transpose_b)
-            for (int64_t k = 0; k < p->k_count; k++)
-                memcpy(strip + k * TILE_COLS, p->b_matrix + (p->k_from + k) * p->ldb + column, (size_t)cols * sizeof *strip);
+        if (p->a->transpose_b)
+            transpose_panel(strip, TILE_COLS, p->b_matrix + column * p->ldb + p->k_from, p->ldb, cols, p->k_count, 1);
         else
-            for (int64_t j = 0; j < cols; j++) {
-                const float *b = p->b_matrix + (column + j) * p->ldb + p->k_from;
-                for (int64_t k = 0; k < p->k_count; k++)
-                    strip[k * TILE_COLS + j] = b[k];
-            }
+            copy_panel(strip, TILE_COLS, p->b_matrix + p->k_from * p->ldb + column, p->ldb, p->k_count, cols, 1);
     }
 }
 
-/* Rows of A as strips [k_count][TILE_ROWS]; a last strip of fewer rows leaves the rest of its lines alone. */
+/* Rows of A as strips [k_count][TILE_ROWS], vector by vector: a store reaches into the place of the next k, which is written after it. A last strip
+ * of fewer rows leaves the rest of its lines undefined. */
+static void pack_a_strip(float *packed, const float *a, int64_t lda, int64_t rows, int64_t k_count, bool transposed)
+{
+    if (transposed)
+        for (int64_t k = 0; k < k_count; k++)
+            vf_store(packed + k * TILE_ROWS, vf_get(a + k * lda, (int)rows < LANES ? (int)rows : LANES));
+    else
+        transpose_lanes(packed, TILE_ROWS, a, lda, rows, k_count, 1);
+}
+
 static void pack_a(const block_product *p, int64_t row, int64_t rows, float *packed)
 {
-    for (int64_t s = 0; s < rows; s += TILE_ROWS, packed += p->k_count * TILE_ROWS) {
-        int64_t high = rows - s < TILE_ROWS ? rows - s : TILE_ROWS;
+    bool transposed = p->a->transpose_a;
+    const float *a = p->a_matrix + (transposed ? p->k_from * p->lda + row : row * p->lda + p->k_from);
 
-        if (p->a->transpose_a)
-            for (int64_t k = 0; k < p->k_count; k++)
-                memcpy(packed + k * TILE_ROWS, p->a_matrix + (p->k_from + k) * p->lda + row + s, (size_t)high * sizeof *packed);
-        else
-            for (int64_t i = 0; i < high; i++) {
-                const float *a = p->a_matrix + (row + s + i) * p->lda + p->k_from;
-                for (int64_t k = 0; k < p->k_count; k++)
-                    packed[k * TILE_ROWS + i] = a[k];
-            }
-    }
+    for (int64_t s = 0; s < rows; s += TILE_ROWS, packed += p->k_count * TILE_ROWS)
+        pack_a_strip(packed, a + s * (transposed ? 1 : p->lda), p->lda, rows - s < TILE_ROWS ? rows - s : TILE_ROWS, p->k_count, transposed);
 }
 
 static void strip_product(const block_product *p, const float *packed_a, int64_t row, int64_t rows, int64_t strip)
@@ -86,7 +82,7 @@ static void block_task(const void *context, int64_t task, int thread)
     int64_t row = task / p->column_groups * ROW_BLOCK, left = p->a->m - row, rows = left < ROW_BLOCK ? left : ROW_BLOCK;
     int64_t strips = (p->n_count + TILE_COLS - 1) / TILE_COLS, from = task % p->column_groups * p->strips_per_group;
     int64_t to = from + p->strips_per_group < strips ? from + p->strips_per_group : strips;
-    float *packed_a = p->packed_a + (int64_t)thread * ROW_BLOCK * K_BLOCK;
+    float *packed_a = p->packed_a + (int64_t)thread * PACKED_A;
 
     pack_a(p, row, rows, packed_a);
     for (int64_t s = from; s < to; s++)
@@ -119,7 +115,7 @@ loom_status ISA(gemm)(loom_cpu *cpu, const loom_gemm_args *a)
 {
     int64_t packed_b = K_BLOCK * (a->n < COLUMN_BLOCK ? (a->n + TILE_COLS - 1) / TILE_COLS * TILE_COLS : COLUMN_BLOCK);
     void *workspace;
-    loom_status status = loom_cpu_workspace(cpu, (size_t)(packed_b + cpu->threads * ROW_BLOCK * K_BLOCK) * sizeof(float), &workspace);
+    loom_status status = loom_cpu_workspace(cpu, (size_t)(packed_b + cpu->threads * PACKED_A) * sizeof(float), &workspace);
 
     if (status < 0 || a->m == 0 || a->n == 0)
         return status;

@@ -39,8 +39,10 @@ LOOM_INLINE void tile(const tile_operands *o, const int rows, const int vectors,
 #pragma GCC unroll 12
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 2
-        for (int v = 0; v < vectors; v++)
+        for (int v = 0; v < vectors; v++) {
             sum[r][v] = vf_set(0);
+            __builtin_prefetch(o->c + r * o->ldc + v * LANES, 1); /* C is wanted when the sums are ready */
+        }
     for (int64_t k = o->k; k > 0; k--, a += a_step, b += ldb) {
         vf b0 = vectors == 2 || last == LANES ? vf_load(b) : vf_load_n(b, last);
         vf b1 = vectors < 2 ? b0 : vf_get(b + LANES, last);

@@ -6,6 +6,7 @@
 #define LOOM_KERNELS_VECTOR_H
 
 #include <math.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 

@@ -174,7 +174,7 @@ static const void *fixture_bytes(const char *name, int64_t *count)
 {
     static char *file;
     char key[128];
-    long long from, to;
+    long long from = 0, to = 0;
     uint64_t header;
 
     if (!file)
@@ -212,7 +212,7 @@ double fixture_distance(const char *operation, const char *output)
 {
     static char *file;
     char key[64];
-    double distance;
+    double distance = 0;
 
     if (!file)
         file = read_file("ops.json");

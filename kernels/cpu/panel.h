@@ -1,0 +1,45 @@
+/* Copies of matrix rows into scratch memory, straight or transposed, in the forms that tiles read. */
+#ifndef LOOM_KERNELS_PANEL_H
+#define LOOM_KERNELS_PANEL_H
+
+#include "kernels/cpu/vector.h"
+
+/* `count` rounded up to whole vectors. */
+static inline int64_t padded(int64_t count)
+{
+    return (count + LANES - 1) / LANES * LANES;
+}
+
+/* to[rows][ld] = from * scale, columns up to ld = padded(cols) filled with zeros. */
+static inline void copy_panel(float *to, int64_t ld, const float *from, int64_t ld_from, int64_t rows, int64_t cols, float scale)
+{
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < cols; j += LANES) {
+            int n = cols - j < LANES ? (int)(cols - j) : LANES;
+            vf_store(to + i * ld + j, vf_get(from + i * ld_from + j, n) * scale);
+        }
+}
+
+/* to[cols][ld] = from' * scale for rows = LANES rows at most; the lanes of missing rows are zeros. */
+static inline void transpose_lanes(float *to, int64_t ld, const float *from, int64_t ld_from, int64_t rows, int64_t cols, float scale)
+{
+    for (int64_t j = 0; j < cols; j += LANES) {
+        int n = cols - j < LANES ? (int)(cols - j) : LANES;
+        vf block[LANES];
+
+        for (int i = 0; i < LANES; i++)
+            block[i] = i < rows ? vf_get(from + i * ld_from + j, n) * scale : vf_set(0);
+        vf_transpose(block);
+        for (int i = 0; i < n; i++)
+            vf_store(to + (j + i) * ld, block[i]);
+    }
+}
+
+/* to[cols][ld] = from' * scale for any number of rows up to `ld`, a multiple of LANES; lanes beyond `rows` are zeros. */
+static inline void transpose_panel(float *to, int64_t ld, const float *from, int64_t ld_from, int64_t rows, int64_t cols, float scale)
+{
+    for (int64_t i = 0; i < ld; i += LANES)
+        transpose_lanes(to + i, ld, from + i * ld_from, ld_from, rows - i, cols, scale);
+}
+
+#endif
