@@ -1,0 +1,50 @@
+#include "truth.h"
+
+#include "check.h"
+
+#include <math.h>
+
+static void read_numbers(const loom_node *list, int count, double *values)
+{
+    assert_int_equal(loom_node_count(list), count);
+    for (int i = 0; i < count; i++)
+        assert_true(loom_node_as_f64(loom_node_at(list, (size_t)i), &values[i]));
+}
+
+static void read_expected(truth *t)
+{
+    char path[600];
+    loom_config *config;
+    const loom_node *curve, *first;
+
+    snprintf(path, sizeof path, "%s/expected.json", t->folder);
+    assert_ok(loom_config_load(path, &config));
+    curve = loom_node_get(loom_config_root(config), "curve");
+    first = loom_node_get(loom_config_root(config), "first_batch");
+    read_numbers(loom_node_get(curve, "loss_f64"), TRUTH_STEPS, t->loss);
+    read_numbers(loom_node_get(curve, "grad_norm_f64"), TRUTH_STEPS, t->grad_norm);
+    assert_true(loom_node_as_f64(loom_node_get(first, "grad_norm"), &t->first_grad_norm));
+    loom_config_free(config);
+}
+
+void truth_open(const char *name, truth *t)
+{
+    char path[600];
+
+    memset(t, 0, sizeof *t);
+    snprintf(path, sizeof path, "fixtures/%s", name);
+    snprintf(t->folder, sizeof t->folder, "%s", test_data(path));
+    snprintf(path, sizeof path, "%s/config.json", t->folder);
+    assert_ok(loom_model_load(path, &t->model, NULL));
+    read_expected(t);
+    snprintf(path, sizeof path, "%s/grads.safetensors", t->folder);
+    assert_ok(loom_safetensors_open(path, &t->gradients));
+    snprintf(path, sizeof path, "%s/expected.safetensors", t->folder);
+    assert_ok(loom_safetensors_open(path, &t->expected));
+}
+
+void truth_close(truth *t)
+{
+    loom_safetensors_close(t->gradients);
+    loom_safetensors_close(t->expected);
+}
