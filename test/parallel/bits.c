@@ -1,0 +1,120 @@
+/* Two runs of one layout agree to the last bit, and what tensor-parallel ranks hold in common stays equal to the bit for 100 steps. */
+#include "check.h"
+#include "harness/on_ranks.h"
+#include "trainer.h"
+#include "truth.h"
+
+#include <sys/mman.h>
+
+enum { STEPS = 100 };
+
+static truth expected;
+static gpt_run *run;
+static uint64_t *hashes; /* [run][rank], shared with the ranks */
+static int this_run;
+
+static uint64_t hash_bytes(uint64_t hash, const void *data, size_t bytes)
+{
+    const unsigned char *at = data;
+
+    for (size_t i = 0; i < bytes; i++)
+        hash = (hash ^ at[i]) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
+static uint64_t hash_params(const gpt_trainer *t, bool replicated_only)
+{
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+
+    for (int i = 0; i < t->stage->params.count; i++) {
+        const loom_param *param = t->stage->params.at[i];
+
+        if (!replicated_only || param->shard.split_dim < 0)
+            hash = hash_bytes(hash, param->value, (size_t)loom_shard_local_count(&param->shard) * sizeof(float));
+    }
+    return hash;
+}
+
+/* All ranks of the tp group have the same hash of what they hold in common. */
+static void check_replicas(const gpt_trainer *t, loom_stream *stream, int step)
+{
+    int64_t mine[2] = {(int64_t)hash_params(t, true), 0}, most, least;
+
+    assert_ok(loom_all_reduce(t->mesh->axis[LOOM_AXIS_TP], mine, &most, 1, LOOM_I64, LOOM_MAX, stream));
+    assert_ok(loom_all_reduce(t->mesh->axis[LOOM_AXIS_TP], mine, &least, 1, LOOM_I64, LOOM_MIN, stream));
+    assert_ok(loom_stream_wait(stream));
+    if (most != least)
+        fail_msg("after step %d the replicated weights of tp ranks differ", step);
+}
+
+static void train(loom_comm *world, loom_stream *stream)
+{
+    gpt_trainer *t;
+    gpt_step result;
+    uint64_t hash;
+
+    assert_ok(gpt_trainer_open(run, world, &t));
+    for (int step = 0; step < STEPS; step++) {
+        assert_ok(gpt_trainer_step(t, step, &result));
+        check_replicas(t, stream, step);
+    }
+    hash = hash_bytes(hash_params(t, false), &result.loss, sizeof result.loss);
+    hashes[this_run * 8 + loom_comm_rank(world)] = hash_bytes(hash, &result.grad_norm, sizeof result.grad_norm);
+    gpt_trainer_close(t);
+}
+
+static void twice(const char *name, int ranks, loom_layout layout)
+{
+    truth_open(name, &expected);
+    run = calloc(1, sizeof *run);
+    assert_non_null(run);
+    run->model = expected.model;
+    snprintf(run->data.path, sizeof run->data.path, "%s", test_data("fixtures/tokens.bin"));
+    run->data.tokenizer = GPT_UINT16;
+    run->train.steps = STEPS;
+    run->train.warmup = 5;
+    run->train.lr = 3e-3;
+    run->train.min_lr = 3e-4;
+    run->train.seed = 7;
+    run->train.adamw = (loom_adamw_config){.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .clip = 1.0};
+    loom_layout_default(&run->model, &run->layout);
+    run->layout.tp = layout.tp;
+    run->layout.pp = layout.pp;
+    run->layout.dp = layout.dp;
+    run->layout.zero = layout.zero;
+    run->layout.sequence_parallel = layout.sequence_parallel;
+    run->layout.micro_batch = 2;
+    run->layout.global_batch = TRUTH_BATCH;
+    run->layout.seq = TRUTH_SEQ;
+    assert_ok(loom_layout_check(&run->layout, &run->model, ranks));
+    for (this_run = 0; this_run < 2; this_run++)
+        on_ranks(ranks, train);
+    assert_memory_equal(hashes, hashes + 8, (size_t)ranks * sizeof *hashes);
+    free(run);
+    truth_close(&expected);
+}
+
+static void llama_tp4_with_shared_kv_heads_and_sequence_parallelism(void **state)
+{
+    (void)state;
+    twice("llama_tiny", 4, (loom_layout){.tp = 4, .pp = 1, .dp = 1, .sequence_parallel = true});
+}
+
+static void gpt2_tp2_pp2_dp2_zero1(void **state)
+{
+    (void)state;
+    twice("gpt2_tiny", 8, (loom_layout){.tp = 2, .pp = 2, .dp = 2, .zero = 1});
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(llama_tp4_with_shared_kv_heads_and_sequence_parallelism),
+        cmocka_unit_test(gpt2_tp2_pp2_dp2_zero1),
+    };
+
+    hashes = mmap(NULL, 16 * sizeof *hashes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (hashes == MAP_FAILED)
+        return 1;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

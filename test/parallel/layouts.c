@@ -1,0 +1,185 @@
+/* Every layout gives the numbers of the independent float64 implementation: logits, every gradient, and the loss and gradient norm of 20 steps.
+ *
+ *   test_parallel_layouts [--all] [--most N] [--seed S]
+ *
+ * Without --all: a seeded sample of each world size that holds every pair of features (tp, pp, vpp, dp, ZeRO, sequence parallelism, schedule, micro-batch and
+ * recompute, split of the layers and starved pipelines) that any legal layout of it has. */
+#include "check.h"
+#include "enumerate.h"
+#include "harness/on_ranks.h"
+#include "trainer.h"
+#include "truth.h"
+
+#include <math.h>
+
+static const int worlds[] = {1, 2, 3, 4, 6, 8};
+
+static struct {
+    bool all;
+    int most; /* layouts of a world size; 0: no limit */
+    uint64_t seed;
+} settings = {.seed = 1};
+
+/* What the ranks of one check read: set before they are forked. */
+static truth expected;
+static gpt_run *run;
+
+static void make_run(void)
+{
+    run = calloc(1, sizeof *run);
+    assert_non_null(run);
+    run->model = expected.model;
+    snprintf(run->init, sizeof run->init, "%s/weights.safetensors", expected.folder);
+    snprintf(run->data.path, sizeof run->data.path, "%s", test_data("fixtures/tokens.bin"));
+    run->data.tokenizer = GPT_UINT16;
+    run->train.steps = TRUTH_STEPS;
+    run->train.warmup = 5;
+    run->train.lr = 3e-3;
+    run->train.min_lr = 3e-4;
+    run->train.adamw = (loom_adamw_config){.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .clip = 1.0};
+}
+
+static void check_logits(gpt_trainer *t)
+{
+    int32_t tokens[TRUTH_SEQ], targets[TRUTH_SEQ];
+    int64_t vocab = run->model.vocab;
+    float *logits = calloc((size_t)(TRUTH_SEQ * vocab), sizeof *logits);
+    const loom_tensor_info *want = loom_safetensors_find(expected.expected, "logits");
+
+    assert_non_null(want);
+    assert_ok(gpt_data_sample(&t->data, 0, tokens, targets));
+    assert_ok(gpt_stage_logits(t->stage, tokens, 1, TRUTH_SEQ, 0, TRUTH_SEQ, logits));
+    for (int64_t i = 0; i < TRUTH_SEQ * vocab; i++) {
+        double distance = fabs(logits[i] - ((const float *)want->data)[i]);
+
+        if (!(distance <= TRUTH_LOGITS))
+            fail_msg("logit %lld is %.9g, not %.9g", (long long)i, logits[i], ((const float *)want->data)[i]);
+    }
+    free(logits);
+}
+
+/* The middle third of GPT-2's fused bias (that of the keys) has a gradient of exactly 0: what a float32 run finds there is rounding. */
+static bool has_no_gradient(const char *name, int64_t index, int64_t count)
+{
+    return strstr(name, "attn.c_attn.bias") && index >= count / 3 && index < 2 * count / 3;
+}
+
+static loom_status check_gradient(void *context, const loom_shard *spec, const float *data)
+{
+    double scale = *(double *)context, distance = 0, norm = 0;
+    const loom_tensor_info *want = loom_safetensors_find(expected.gradients, spec->name);
+    int64_t count = loom_shard_global_count(spec);
+
+    if (!want || (int64_t)(want->bytes / sizeof(float)) != count)
+        fail_msg("gradient of %s: the fixture has none of that shape", spec->name);
+    for (int64_t i = 0; i < count; i++) {
+        double truth_i = ((const float *)want->data)[i], d = has_no_gradient(spec->name, i, count) ? 0 : data[i] * scale - truth_i;
+
+        distance += d * d;
+        norm += truth_i * truth_i;
+    }
+    if (!(sqrt(distance) <= TRUTH_GRADIENT * sqrt(norm)))
+        fail_msg("gradient of %s: relative distance %.3g, limit %.3g", spec->name, sqrt(distance / norm), TRUTH_GRADIENT);
+    return LOOM_OK;
+}
+
+static void check_gradients(gpt_trainer *t)
+{
+    double divisor = (double)gpt_trainer_tokens(t), scale = 1 / divisor;
+    loom_dp_result result;
+
+    assert_ok(gpt_trainer_load_batch(t, 0));
+    assert_ok(gpt_trainer_forward_backward(t));
+    assert_ok(loom_dp_reduce_only(t->dp, divisor, &result));
+    if (!(fabs(result.grad_norm / expected.first_grad_norm - 1) <= TRUTH_GRAD_NORM))
+        fail_msg("gradient norm %.9g, not %.9g", result.grad_norm, expected.first_grad_norm);
+    assert_ok(loom_weights_gather(t->mesh, &t->stage->params, LOOM_WEIGHTS_GRADIENTS, check_gradient, &scale));
+}
+
+static void check_curve(gpt_trainer *t)
+{
+    for (int step = 0; step < TRUTH_STEPS; step++) {
+        gpt_step result;
+
+        assert_ok(gpt_trainer_step(t, step, &result));
+        if (!(fabs(result.loss - expected.loss[step]) <= TRUTH_LOSS))
+            fail_msg("step %d: loss %.9f, not %.9f", step, result.loss, expected.loss[step]);
+        if (!(fabs(result.grad_norm / expected.grad_norm[step] - 1) <= TRUTH_GRAD_NORM))
+            fail_msg("step %d: gradient norm %.9f, not %.9f", step, result.grad_norm, expected.grad_norm[step]);
+    }
+}
+
+static void check_rank(loom_comm *world, loom_stream *stream)
+{
+    gpt_trainer *t;
+    char text[256];
+
+    (void)stream;
+    if (loom_comm_rank(world) == 0)
+        printf("%s %s\n", run->model.name, loom_layout_describe(&run->layout, text, sizeof text));
+    assert_ok(gpt_trainer_open(run, world, &t));
+    check_logits(t);
+    check_gradients(t);
+    check_curve(t);
+    gpt_trainer_close(t);
+}
+
+static void check_world(int world)
+{
+    layout_list list = {0};
+    int count;
+
+    enumerate_layouts(&expected.model, world, TRUTH_BATCH, TRUTH_SEQ, &list);
+    cover_pairs(&list, settings.seed, &count);
+    if (settings.all)
+        count = list.count;
+    if (settings.most > 0 && count > settings.most)
+        count = settings.most;
+    print_message("%s on %d ranks: %d of %d legal layouts\n", expected.model.name, world, count, list.count);
+    for (int i = 0; i < count; i++) {
+        run->layout = list.at[i];
+        on_ranks(world, check_rank);
+    }
+    layout_list_free(&list);
+}
+
+static void check_model(const char *name)
+{
+    truth_open(name, &expected);
+    make_run();
+    for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++)
+        check_world(worlds[i]);
+    free(run);
+    truth_close(&expected);
+}
+
+static void gpt2_is_the_same_in_every_layout(void **state)
+{
+    (void)state;
+    check_model("gpt2_tiny");
+}
+
+static void llama_is_the_same_in_every_layout(void **state)
+{
+    (void)state;
+    check_model("llama_tiny");
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gpt2_is_the_same_in_every_layout),
+        cmocka_unit_test(llama_is_the_same_in_every_layout),
+    };
+
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--all") == 0)
+            settings.all = true;
+        else if (strcmp(argv[i], "--most") == 0 && i + 1 < argc)
+            settings.most = atoi(argv[++i]);
+        else if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc)
+            settings.seed = strtoull(argv[++i], NULL, 10);
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
