@@ -222,9 +222,10 @@ static loom_status gather(agreement *a, uid_text *welcomed)
     int first_missing = 1;
 
     while (status == LOOM_OK && first_missing < a->size) {
-        bool here = true;
         first_missing = a->size;
         for (int rank = 1; rank < a->size && status == LOOM_OK; rank++) {
+            bool here = false;
+
             status = look_at_rank(a, rank, welcomed[rank], &here);
             if (!here && rank < first_missing)
                 first_missing = rank;
