@@ -19,6 +19,7 @@
 #include <rankloom/tp.h>
 #include <rankloom/pp.h>
 #include <rankloom/dp.h>
+#include <rankloom/safetensors.h>
 #include <rankloom/weights.h>
 #include <rankloom/monitor.h>
 

@@ -1,5 +1,5 @@
 /* Every global tensor, whole, on world rank 0: who holds which piece is exchanged first, then the pieces travel one by one. */
-#include <rankloom/weights.h>
+#include "checkpoint/gather.h"
 
 #include "core/try.h"
 
@@ -13,7 +13,7 @@ typedef struct piece {
     int param; /* index in that rank's list */
 } piece;
 
-typedef struct gathering {
+struct loom_gathering {
     loom_mesh *mesh;
     const loom_param_list *params;
     loom_weights_what what;
@@ -23,7 +23,7 @@ typedef struct gathering {
     float *landing; /* of a piece from another rank */
     float *tensor;
     int64_t landing_count, tensor_count;
-} gathering;
+};
 
 /* One copy of everything: the first data- and context-parallel rank of each (tp, pp), the first holder, the tied owner. Experts: the first of edp. */
 static bool gives(const loom_mesh *mesh, const loom_shard *shard)
@@ -42,7 +42,7 @@ static int compare_pieces(const void *left, const void *right)
 }
 
 /* Every rank tells all its pieces; all then have the same sorted list. */
-static loom_status exchange_pieces(gathering *g)
+static loom_status exchange_pieces(loom_gathering *g)
 {
     loom_comm *world = g->mesh->world;
     loom_device *device = loom_comm_device(world);
@@ -84,7 +84,7 @@ fail:
     return status < 0 ? status : LOOM_OK;
 }
 
-static loom_status allocate(gathering *g)
+static loom_status allocate(loom_gathering *g)
 {
     loom_device *device = loom_comm_device(g->mesh->world);
     loom_status status;
@@ -119,7 +119,7 @@ static loom_status place_run(void *context, int64_t local, int64_t global, int64
 }
 
 /* The piece reaches rank 0's tensor: over the wire, or from its own memory. */
-static loom_status move_piece(gathering *g, const piece *from)
+static loom_status move_piece(loom_gathering *g, const piece *from)
 {
     loom_comm *world = g->mesh->world;
     size_t count = (size_t)loom_shard_local_count(&from->shard);
@@ -145,18 +145,87 @@ fail:
     return status;
 }
 
-static loom_status gather_all(gathering *g, loom_weights_visit_fn *visit, void *context)
+/* The first piece of the tensor after the one that begins at `i`. */
+static int next_tensor(const loom_gathering *g, int i)
 {
-    bool root = loom_comm_rank(g->mesh->world) == 0;
+    int next = i + 1;
+
+    while (next < g->count && strcmp(g->pieces[next].shard.name, g->pieces[i].shard.name) == 0)
+        next++;
+    return next;
+}
+
+loom_status loom_gathering_open(loom_mesh *mesh, const loom_param_list *params, loom_weights_what what, loom_gathering **gathering)
+{
+    loom_gathering *g = calloc(1, sizeof *g);
     loom_status status;
 
-    for (int i = 0, next; i < g->count; i = next) {
-        for (next = i; next < g->count && strcmp(g->pieces[next].shard.name, g->pieces[i].shard.name) == 0; next++)
-            LOOM_TRY(move_piece(g, &g->pieces[next]));
-        if (root)
-            LOOM_TRY(visit(context, &g->pieces[i].shard, g->tensor));
+    if (!g)
+        return loom_fail(LOOM_E_MEMORY, "no memory to gather weights");
+    *g = (loom_gathering){.mesh = mesh, .params = params, .what = what};
+    LOOM_TRY(loom_stream_open(loom_comm_device(mesh->world), LOOM_STREAM_INLINE, "weights", &g->stream));
+    LOOM_TRY(exchange_pieces(g));
+    LOOM_TRY(allocate(g));
+    *gathering = g;
+    return LOOM_OK;
+
+fail:
+    loom_gathering_close(g);
+    return status;
+}
+
+void loom_gathering_close(loom_gathering *g)
+{
+    if (!g)
+        return;
+    loom_free(loom_comm_device(g->mesh->world), g->tensor);
+    loom_free(loom_comm_device(g->mesh->world), g->landing);
+    free(g->pieces);
+    loom_stream_close(g->stream);
+    free(g);
+}
+
+int loom_gathering_tensors(const loom_gathering *g, const loom_shard **specs)
+{
+    int count = 0;
+
+    for (int i = 0; i < g->count; i = next_tensor(g, i)) {
+        if (specs)
+            specs[count] = &g->pieces[i].shard;
+        count++;
     }
-    return loom_stream_wait(g->stream);
+    return count;
+}
+
+/* What world rank 0 made of it, for all. The others were never told why: it is in rank 0's message. */
+static loom_status share_result(loom_gathering *g, loom_status visited)
+{
+    int32_t result = visited;
+    loom_status status;
+
+    LOOM_TRY(loom_broadcast(g->mesh->world, &result, 1, LOOM_I32, 0, g->stream));
+    LOOM_TRY(loom_stream_wait(g->stream));
+    if (result < 0 && loom_comm_rank(g->mesh->world) != 0)
+        return loom_fail((loom_status)result, "world rank 0 could not take the weights: see its message");
+    return (loom_status)result;
+
+fail:
+    return status;
+}
+
+loom_status loom_gathering_run(loom_gathering *g, loom_weights_visit_fn *visit, void *context)
+{
+    bool root = loom_comm_rank(g->mesh->world) == 0;
+    loom_status status, visited = LOOM_OK;
+
+    for (int i = 0; i < g->count; i = next_tensor(g, i)) {
+        for (int p = i; p < next_tensor(g, i); p++)
+            LOOM_TRY(move_piece(g, &g->pieces[p]));
+        if (root && visited == LOOM_OK) /* after a failure the rest is still taken, or the senders would wait */
+            visited = visit(context, &g->pieces[i].shard, g->tensor);
+    }
+    LOOM_TRY(loom_stream_wait(g->stream));
+    return share_result(g, visited);
 
 fail:
     return status;
@@ -165,19 +234,12 @@ fail:
 loom_status loom_weights_gather(loom_mesh *mesh, const loom_param_list *params, loom_weights_what what, loom_weights_visit_fn *visit,
                                 void *context)
 {
-    loom_device *device = loom_comm_device(mesh->world);
-    gathering g = {.mesh = mesh, .params = params, .what = what};
-    loom_status status;
+    loom_gathering *g;
+    loom_status status = loom_gathering_open(mesh, params, what, &g);
 
-    LOOM_TRY(loom_stream_open(device, LOOM_STREAM_INLINE, "weights", &g.stream));
-    LOOM_TRY(exchange_pieces(&g));
-    LOOM_TRY(allocate(&g));
-    LOOM_TRY(gather_all(&g, visit, context));
-
-fail:
-    loom_free(device, g.tensor);
-    loom_free(device, g.landing);
-    free(g.pieces);
-    loom_stream_close(g.stream);
-    return status < 0 ? status : LOOM_OK;
+    if (status < 0)
+        return status;
+    status = loom_gathering_run(g, visit, context);
+    loom_gathering_close(g);
+    return status;
 }

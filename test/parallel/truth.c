@@ -2,8 +2,6 @@
 
 #include "check.h"
 
-#include <math.h>
-
 static void read_numbers(const loom_node *list, int count, double *values)
 {
     assert_int_equal(loom_node_count(list), count);
@@ -13,7 +11,7 @@ static void read_numbers(const loom_node *list, int count, double *values)
 
 static void read_expected(truth *t)
 {
-    char path[600];
+    char path[4300];
     loom_config *config;
     const loom_node *curve, *first;
 
@@ -29,7 +27,7 @@ static void read_expected(truth *t)
 
 void truth_open(const char *name, truth *t)
 {
-    char path[600];
+    char path[4300];
 
     memset(t, 0, sizeof *t);
     snprintf(path, sizeof path, "fixtures/%s", name);
@@ -47,4 +45,16 @@ void truth_close(truth *t)
 {
     loom_safetensors_close(t->gradients);
     loom_safetensors_close(t->expected);
+}
+
+float *truth_tensor(const loom_safetensors *file, const char *name, int64_t count)
+{
+    const loom_tensor_view *view = loom_safetensors_find(file, name);
+    float *values = malloc((size_t)count * sizeof *values);
+
+    assert_non_null(values);
+    if (!view || view->count != count)
+        fail_msg("the fixture has no tensor %s of %lld elements", name, (long long)count);
+    assert_ok(loom_tensor_to_f32(view, 0, count, values));
+    return values;
 }

@@ -1,0 +1,103 @@
+/* This rank's parts of the tensors of a weight file, found by their shard specs. */
+#include <rankloom/safetensors.h>
+#include <rankloom/weights.h>
+
+#include "core/text.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct loading {
+    const loom_safetensors *file;
+    const char *path;
+    const loom_weights_alias *alias;
+    loom_text problems;
+} loading;
+
+static bool same_shape(const loom_shard *shard, const loom_tensor_view *tensor)
+{
+    if (tensor->dims != shard->dims)
+        return false;
+    for (int d = 0; d < shard->dims; d++)
+        if (tensor->shape[d] != shard->shape[d])
+            return false;
+    return true;
+}
+
+static void add_shape(loom_text *text, int dims, const int64_t *shape)
+{
+    loom_text_add(text, "[");
+    for (int d = 0; d < dims; d++)
+        loom_text_add(text, "%s%lld", d ? ", " : "", (long long)shape[d]);
+    loom_text_add(text, "]");
+}
+
+static void note_shape(loading *l, const loom_shard *shard, const loom_tensor_view *tensor)
+{
+    loom_text_add(&l->problems, "\n%s: shape ", tensor->name);
+    add_shape(&l->problems, tensor->dims, tensor->shape);
+    loom_text_add(&l->problems, " in the file, ");
+    add_shape(&l->problems, shard->dims, shard->shape);
+    loom_text_add(&l->problems, " in the model");
+}
+
+/* Under either name; both is fine when they are equal. */
+static const loom_tensor_view *find(loading *l, const loom_shard *shard)
+{
+    const loom_tensor_view *tensor = loom_safetensors_find(l->file, shard->name), *also;
+
+    if (!l->alias || strcmp(shard->name, l->alias->name) != 0)
+        return tensor;
+    also = loom_safetensors_find(l->file, l->alias->also);
+    if (tensor && also && (tensor->bytes != also->bytes || memcmp(tensor->data, also->data, tensor->bytes) != 0))
+        loom_text_add(&l->problems, "\n%s and %s differ in the file, and the model ties them: one is enough, or say that it does not tie them",
+                      tensor->name, also->name);
+    return tensor ? tensor : also;
+}
+
+typedef struct placing {
+    const loom_tensor_view *tensor;
+    float *value;
+} placing;
+
+static loom_status place_run(void *context, int64_t local, int64_t global, int64_t count)
+{
+    placing *p = context;
+
+    return loom_tensor_to_f32(p->tensor, global, count, p->value + local);
+}
+
+static loom_status load_param(loading *l, const loom_param *param)
+{
+    const loom_tensor_view *tensor = find(l, &param->shard);
+
+    if (!tensor) {
+        loom_text_add(&l->problems, "\n%s: not in the file", param->shard.name);
+        return LOOM_OK;
+    }
+    if (!same_shape(&param->shard, tensor)) {
+        note_shape(l, &param->shard, tensor);
+        return LOOM_OK;
+    }
+    memset(param->value, 0, (size_t)loom_shard_local_count(&param->shard) * sizeof *param->value);
+    return loom_shard_visit(&param->shard, place_run, &(placing){tensor, param->value});
+}
+
+loom_status loom_weights_load(loom_mesh *mesh, const loom_param_list *params, const char *path, const loom_weights_alias *alias)
+{
+    loading l = {.path = path, .alias = alias};
+    loom_safetensors *file;
+    loom_status status = loom_safetensors_open(path, &file);
+
+    (void)mesh;
+    if (status < 0)
+        return status;
+    l.file = file;
+    for (int i = 0; i < params->count && status == LOOM_OK; i++)
+        status = load_param(&l, params->at[i]);
+    if (status == LOOM_OK && l.problems.length > 0)
+        status = loom_fail(LOOM_E_INVALID, "%s does not fit the model:%s", path, loom_text_so_far(&l.problems));
+    loom_text_drop(&l.problems);
+    loom_safetensors_close(file);
+    return status;
+}
