@@ -455,7 +455,9 @@ loom_status loom_cluster_read(loom_reader *reader, const loom_node *map, loom_bu
     const loom_node *groups = loom_read_list(reader, map, "groups");
     if (!groups)
         status = read_group(&c, map);
-    for (size_t i = 0; groups && i < loom_node_count(groups) && status == LOOM_OK; i++)
-        status = read_group(&c, loom_node_at(groups, i));
+    for (size_t i = 0; groups && i < loom_node_count(groups) && status == LOOM_OK; i++) {
+        const loom_node *group = loom_map_in_list(reader, groups, i);
+        status = group ? read_group(&c, group) : LOOM_OK;
+    }
     return status == LOOM_OK ? note_what_is_missing(builder) : status;
 }

@@ -106,7 +106,7 @@ static loom_status read_chips(exact_reader *r, const loom_node *topology)
     if (!r->chip_index)
         return loom_fail(LOOM_E_MEMORY, "no memory for %zu chips", count);
     for (size_t i = 0; i < count; i++) {
-        loom_status status = read_chip(r, loom_node_at(chips, i), &r->chip_index[r->n_chips++]);
+        loom_status status = read_chip(r, loom_map_in_list(r->reader, chips, i), &r->chip_index[r->n_chips++]);
         if (status < 0)
             return status;
     }
@@ -142,7 +142,7 @@ static void read_numas(exact_reader *r, const loom_node *kind, loom_host_shape *
             return;
         }
         loom_numa *numa = &shape->numa[shape->numas++];
-        const loom_node *map = loom_node_at(list, i);
+        const loom_node *map = loom_map_in_list(r->reader, list, i);
         loom_require(r->reader, map, "os_index");
         loom_read_int(r->reader, map, "os_index", 0, 65535, &numa->os_index);
         loom_read_int(r->reader, map, "cores", 0, 1 << 20, &numa->cores);
@@ -161,7 +161,7 @@ static void read_nics(exact_reader *r, const loom_node *kind, loom_host_shape *s
             return;
         }
         int nic = shape->nics++;
-        const loom_node *map = loom_node_at(list, i);
+        const loom_node *map = loom_map_in_list(r->reader, list, i);
         loom_read_int(r->reader, map, "numa", -1, shape->numas - 1, &shape->nic_numa[nic]);
         read_figure(r, map, "bandwidth", &shape->nic_bandwidth[nic]);
     }
@@ -241,8 +241,9 @@ static loom_status read_kinds(exact_reader *r, const loom_node *list, node_kind 
 
         if (!(kind->shape = loom_host_shape_new()))
             return loom_fail(LOOM_E_MEMORY, "no memory for a node");
-        read_kind(r, loom_node_at(list, i), kind->shape);
-        if ((status = read_wires(r, loom_node_at(list, i), kind->shape->devices, &kind->wires)) < 0)
+        const loom_node *map = loom_map_in_list(r->reader, list, i);
+        read_kind(r, map, kind->shape);
+        if ((status = read_wires(r, map, kind->shape->devices, &kind->wires)) < 0)
             return status;
         kind->shape->wires = kind->wires;
     }
@@ -287,7 +288,7 @@ static loom_status read_nodes(exact_reader *r, const loom_node *topology)
     loom_status status = kinds ? read_kinds(r, list, kinds) : loom_fail(LOOM_E_MEMORY, "no memory for %d kinds of node", n_kinds);
 
     for (size_t i = 0; i < loom_node_count(runs) && status == LOOM_OK; i++)
-        status = read_run(r, loom_node_at(runs, i), kinds, n_kinds, &last_rack);
+        status = read_run(r, loom_map_in_list(r->reader, runs, i), kinds, n_kinds, &last_rack);
     for (int i = 0; kinds && i < n_kinds; i++) {
         free(kinds[i].shape);
         free(kinds[i].wires);
@@ -399,7 +400,7 @@ static loom_status read_laws(exact_reader *r, const loom_node *topology)
         return loom_fail(LOOM_E_MEMORY, "no memory for %zu laws", loom_node_count(list));
     for (size_t i = 0; i < loom_node_count(list); i++) {
         loom_pattern_law *law = &t->laws[t->n_laws++];
-        const loom_node *map = loom_node_at(list, i);
+        const loom_node *map = loom_map_in_list(r->reader, list, i);
         int pattern = 0, level = LOOM_LEVEL_DOMAIN;
 
         *law = (loom_pattern_law){.ranks = 2, .in_domain = 1, .fixed_s = loom_unknown(), .step_s = loom_unknown(), .bandwidth = loom_unknown()};

@@ -13,6 +13,16 @@
 
 enum { MAX_FILE_BYTES = 64 << 20 };
 
+const loom_node *loom_map_in_list(loom_reader *reader, const loom_node *list, size_t index)
+{
+    const loom_node *item = loom_node_at(list, index);
+
+    if (loom_node_get_kind(item) == LOOM_NODE_MAP)
+        return item;
+    loom_reader_problem(reader, item, "expected keys and values");
+    return NULL;
+}
+
 static loom_status read_yaml(const char *source, const char *text, size_t bytes, loom_builder *builder)
 {
     loom_config *config;

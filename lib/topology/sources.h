@@ -17,6 +17,9 @@ bool loom_looks_like_matrix(const char *text, size_t bytes);
 /* NCCL's topology XML (<system> of <cpu>, <pci>, <gpu>, <nvlink>, <net>): one host whose cards have no names. */
 loom_status loom_nccl_read(const char *source, const char *text, size_t bytes, loom_builder *builder);
 
+/* Item `index` of a list of maps; NULL, and a problem, when it is anything else. */
+const loom_node *loom_map_in_list(loom_reader *reader, const loom_node *list, size_t index);
+
 /* The chip of a catalogue name; a name that means none is a problem at `where`, and false. */
 bool loom_chip_read(loom_reader *reader, const loom_node *where, const char *name, loom_chip *chip);
 

@@ -1,17 +1,10 @@
 /* Any bytes as a topology file, of every form: either a topology that can be asked, told and saved, or a message. */
+#include "fuzz.h"
+
 #include <rankloom/text.h>
 #include <rankloom/topology.h>
 
-#include <stdlib.h>
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void must(bool holds)
-{
-    if (!holds)
-        abort();
-}
 
 /* What is written reads back equal. */
 static void round_trip(const loom_topology *t)
@@ -19,9 +12,9 @@ static void round_trip(const loom_topology *t)
     loom_topology *back = NULL;
     char *text = NULL;
 
-    must(loom_topology_write(t, &text) == LOOM_OK);
-    must(loom_topology_parse("written", text, strlen(text), &back) == LOOM_OK);
-    must(loom_topology_equal(t, back));
+    PROMISE(loom_topology_write(t, &text) == LOOM_OK);
+    PROMISE(loom_topology_parse("written", text, strlen(text), &back) == LOOM_OK);
+    PROMISE(loom_topology_equal(t, back));
     loom_text_free(text);
     loom_topology_free(back);
 }
@@ -32,7 +25,7 @@ static void tell(const loom_topology *t)
 
     for (size_t i = 0; i < sizeof tellers / sizeof *tellers; i++) {
         char *text = NULL;
-        must(tellers[i](t, &text) == LOOM_OK);
+        PROMISE(tellers[i](t, &text) == LOOM_OK);
         loom_text_free(text);
     }
 }
@@ -42,7 +35,7 @@ static void ask(const loom_topology *t)
     int ranks = loom_topology_ranks(t);
     loom_group_link all = loom_topology_axis(t, ranks, 1), pair = loom_topology_axis(t, ranks > 1 ? 2 : 1, ranks / 2 > 0 ? ranks / 2 : 1);
 
-    must(all.ranks == ranks && pair.ranks <= 2);
+    PROMISE(all.ranks == ranks && pair.ranks <= 2);
     loom_topology_link(t, 0, ranks - 1);
     loom_topology_pattern_s(t, LOOM_PATTERN_ALL_REDUCE, &all, 1e6);
     loom_topology_gemm_s(t, 0, LOOM_MATH_16, 64, 64, 64);
@@ -51,11 +44,14 @@ static void ask(const loom_topology *t)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     loom_topology *t = NULL;
+
+    if (memmem(data, size, "<topology", strlen("<topology")))
+        return 0; /* hwloc's parser, not ours, and it opens its plug-ins anew each time */
     loom_status status = loom_topology_parse("fuzz", (const char *)data, size, &t);
 
-    must((status == LOOM_OK) == (t != NULL));
+    PROMISE((status == LOOM_OK) == (t != NULL));
     if (status != LOOM_OK) {
-        must(loom_last_error()[0] != '\0');
+        PROMISE(loom_last_error()[0] != '\0');
         return 0;
     }
     if (loom_topology_ranks(t) <= 4096) { /* larger ones are legal, and slow under a sanitizer */
