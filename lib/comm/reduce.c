@@ -82,9 +82,9 @@ int loom_reducer_all(const loom_reducer *reducers[], int capacity)
         reducers[count++] = &reducer_portable;
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    if (count < capacity && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c"))
+    if (count < capacity && __builtin_cpu_supports("avx2")) /* and with it f16c, of which clang 14 has no name */
         reducers[count++] = &reducer_avx2;
-    if (count < capacity && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("f16c"))
+    if (count < capacity && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
         reducers[count++] = &reducer_avx512;
 #endif
     return count;

@@ -4,7 +4,11 @@
 #define TARGET __attribute__((target("avx2,f16c")))
 #elif defined(AVX512)
 #include <immintrin.h>
+#if defined(__clang__) /* has no such attribute */
+#define TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx2,f16c")))
+#else
 #define TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx2,f16c,prefer-vector-width=512")))
+#endif
 #else
 #define TARGET
 #endif
