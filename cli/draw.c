@@ -72,10 +72,10 @@ static loom_status draw_schedule(const loom_schedule *schedule, const char *name
     return status;
 }
 
-static loom_status draw_csv(const char *path, const draw_arguments *arguments, char **text)
+static loom_status draw_schedule_file(const char *path, const draw_arguments *arguments, char **text)
 {
     loom_schedule *schedule;
-    loom_status status = loom_schedule_load_csv(path, 0, 0, &schedule);
+    loom_status status = load_schedule(path, &schedule);
 
     if (status < 0)
         return status;
@@ -127,7 +127,7 @@ static int run(const loom_command *self, int argc, char **argv)
 
     if (!loom_options_parse(self, argc, argv, &arguments, &operands, &exit_status))
         return exit_status;
-    status = is_csv(operands.at[0]) ? draw_csv(operands.at[0], &arguments, &text) : draw_layout(operands.at[0], &arguments, &text);
+    status = is_schedule(operands.at[0]) ? draw_schedule_file(operands.at[0], &arguments, &text) : draw_layout(operands.at[0], &arguments, &text);
     if (status == LOOM_OK)
         status = write_text(text, arguments.output);
     loom_text_free(text);
@@ -137,7 +137,7 @@ static int run(const loom_command *self, int argc, char **argv)
 const loom_command loom_command_draw = {
     .name = "draw",
     .summary = "a pipeline schedule, or where ranks sit, as SVG",
-    .operands = "RUN.yaml|LAYOUT.yaml|SCHEDULE.csv",
+    .operands = "RUN.yaml|LAYOUT.yaml|SCHEDULE.csv|SCHEDULE.order",
     .least = 1,
     .most = 1,
     .about = "The timeline has a row a stage, a bar an action with its micro-batch, and below it what each stage holds in flight; times are of the three options, messages\n"

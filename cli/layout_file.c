@@ -10,11 +10,26 @@ typedef struct source {
     layout_file *file;
 } source;
 
+static bool ends_in(const char *path, const char *end)
+{
+    size_t length = strlen(path), tail = strlen(end);
+
+    return length >= tail && strcmp(path + length - tail, end) == 0;
+}
+
 bool is_csv(const char *path)
 {
-    const char *dot = strrchr(path, '.');
+    return ends_in(path, ".csv");
+}
 
-    return dot && strcmp(dot, ".csv") == 0;
+bool is_schedule(const char *path)
+{
+    return is_csv(path) || ends_in(path, ".order");
+}
+
+loom_status load_schedule(const char *path, loom_schedule **schedule)
+{
+    return is_csv(path) ? loom_schedule_load_csv(path, 0, 0, schedule) : loom_schedule_load_order(path, schedule);
 }
 
 /* Names files relative to the file that names them. */

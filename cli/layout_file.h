@@ -1,8 +1,8 @@
-/* Reading a layout for commands: a layout file, or the layout section of a run file with its model and train sections. */
+/* Reading for commands: a layout from a layout file or from a run file with its model and train sections, and schedules. */
 #ifndef CLI_LAYOUT_FILE_H
 #define CLI_LAYOUT_FILE_H
 
-#include <rankloom/layout.h>
+#include <rankloom/schedule.h>
 
 typedef struct layout_file {
     loom_layout layout; /* resolved */
@@ -14,7 +14,9 @@ typedef struct layout_file {
  * one message. */
 loom_status layout_file_load(const char *path, const char *model_path, int world, layout_file *file);
 
-/* Whether a path is to be read as a schedule. */
+/* Schedules by the end of their name: .csv is torch's, .order Megatron's. */
 bool is_csv(const char *path);
+bool is_schedule(const char *path);
+loom_status load_schedule(const char *path, loom_schedule **schedule);
 
 #endif

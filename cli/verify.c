@@ -4,12 +4,15 @@
 
 #include <rankloom/schedule.h>
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct verify_arguments {
     int buffers, micro_batches;
     const char *output;
+    bool with_comm;
 } verify_arguments;
 
 static const loom_option options[] = {
@@ -17,7 +20,9 @@ static const loom_option options[] = {
      .help = "sends block when K messages of a channel wait (they never block)"},
     {"micro-batches", 0, LOOM_OPTION_INT, offsetof(verify_arguments, micro_batches), .low = 1, .high = 1 << 20, .takes = "M",
      .help = "of a layout without global_batch, or other than its own"},
-    {"output", 'o', LOOM_OPTION_TEXT, offsetof(verify_arguments, output), .takes = "FILE.csv", .help = "write the schedule as torch.distributed.pipelining reads it"},
+    {"output", 'o', LOOM_OPTION_TEXT, offsetof(verify_arguments, output), .takes = "FILE",
+     .help = "write the order: NAME.csv as torch.distributed.pipelining reads it, NAME.order as Megatron's"},
+    {"with-comm", 0, LOOM_OPTION_FLAG, offsetof(verify_arguments, with_comm), .help = "write a CSV with its sends, receives and waits (torch 2.15 on)"},
     {0},
 };
 
@@ -45,7 +50,7 @@ static void print_facts(const loom_schedule *s, const loom_schedule_facts *facts
         split |= facts->peak_before_input[i] != facts->peak_in_flight[i];
     printf("proved: complete, causal, every action on the stage of its chunk, every channel in one order\n");
     if (buffers < 0)
-        printf("proved: no deadlock when sends do not block; with blocking sends, room for %d messages a channel would do\n", least_buffers(s));
+        printf("proved: no deadlock; with blocking sends it needs %d buffers a channel\n", least_buffers(s));
     else
         printf("proved: no deadlock with %d buffer%s a channel\n", buffers, buffers == 1 ? "" : "s");
     printf("most micro-batches times chunks that a stage holds%s:\n", split ? " (until the input gradient)" : "");
@@ -59,6 +64,42 @@ static void print_facts(const loom_schedule *s, const loom_schedule_facts *facts
     }
 }
 
+static loom_status write_order(const loom_schedule *s, const char *path)
+{
+    char *text = NULL;
+    FILE *file;
+    loom_status status = loom_schedule_order_text(s, &text);
+
+    if (status < 0)
+        return status;
+    file = fopen(path, "w");
+    if (!file || fputs(text, file) < 0)
+        status = loom_fail(LOOM_E_IO, "%s: %s", path, strerror(errno));
+    if (file && fclose(file) != 0 && status == LOOM_OK)
+        status = loom_fail(LOOM_E_IO, "%s: %s", path, strerror(errno));
+    loom_text_free(text);
+    return status;
+}
+
+static loom_status write_schedule(const loom_schedule *s, const verify_arguments *arguments)
+{
+    loom_schedule *copy;
+    loom_status status;
+
+    if (!is_csv(arguments->output))
+        return write_order(s, arguments->output);
+    if ((status = loom_schedule_copy(s, &copy)) < 0)
+        return status;
+    if (copy->has_comm && !arguments->with_comm)
+        loom_schedule_drop_comm(copy);
+    else if (!copy->has_comm && arguments->with_comm)
+        status = loom_schedule_add_comm(copy);
+    if (status == LOOM_OK)
+        status = loom_schedule_save_csv(copy, arguments->output);
+    loom_schedule_free(copy);
+    return status;
+}
+
 static loom_status prove(const char *path, const loom_schedule *s, const verify_arguments *arguments)
 {
     loom_schedule_facts facts;
@@ -70,7 +111,7 @@ static loom_status prove(const char *path, const loom_schedule *s, const verify_
            s->chunks_per_stage == 1 ? "" : "s", s->micro_batches, s->has_comm ? "with sends and receives" : "compute only");
     print_facts(s, &facts, arguments->buffers);
     loom_schedule_facts_free(&facts);
-    return arguments->output ? loom_schedule_save_csv(s, arguments->output) : LOOM_OK;
+    return arguments->output ? write_schedule(s, arguments) : LOOM_OK;
 }
 
 /* Groups other than pp's lie inside a stage; a stage's ranks run one list, so they call the same collectives in the same order. */
@@ -116,10 +157,10 @@ static loom_status verify_layout(const char *path, const verify_arguments *argum
     return status;
 }
 
-static loom_status verify_csv(const char *path, const verify_arguments *arguments)
+static loom_status verify_schedule(const char *path, const verify_arguments *arguments)
 {
     loom_schedule *schedule;
-    loom_status status = loom_schedule_load_csv(path, 0, 0, &schedule);
+    loom_status status = load_schedule(path, &schedule);
 
     if (status < 0)
         return status;
@@ -137,17 +178,18 @@ static int run(const loom_command *self, int argc, char **argv)
 
     if (!loom_options_parse(self, argc, argv, &arguments, &operands, &exit_status))
         return exit_status;
-    status = is_csv(operands.at[0]) ? verify_csv(operands.at[0], &arguments) : verify_layout(operands.at[0], &arguments);
+    status = is_schedule(operands.at[0]) ? verify_schedule(operands.at[0], &arguments) : verify_layout(operands.at[0], &arguments);
     return status < 0 ? loom_command_fail(self, status) : 0;
 }
 
 const loom_command loom_command_verify = {
     .name = "verify",
     .summary = "prove that a pipeline schedule runs, or name what stops it",
-    .operands = "RUN.yaml|LAYOUT.yaml|SCHEDULE.csv",
+    .operands = "RUN.yaml|LAYOUT.yaml|SCHEDULE.csv|SCHEDULE.order",
     .least = 1,
     .most = 1,
-    .about = "A CSV is that of torch.distributed.pipelining: a row a stage, cells like 0F1, 1B0, 2I3, 2W3, with or without SEND_F, RECV_F and their like. Without them\n"
+    .about = "A CSV is that of torch.distributed.pipelining: a row a stage, cells like 0F1, 1B0, 2I3, 2W3, with or without SEND_F, RECV_F and their like; an\n"
+             ".order is Megatron's: a line a stage, chunk k forward as k and backward as -k. Without sends and receives\n"
              "it is judged as a program would run it that sends right after the producer and receives right before the consumer. A deadlock is told as the\n"
              "shortest cycle of stages that wait for each other. Status 2 when the schedule does not run.",
     .options = options,

@@ -58,6 +58,7 @@ LOOM_API loom_status loom_schedule_for_layout(const loom_layout *layout, loom_sc
  * their receive is posted. Receives of a channel are in the order of the sends. Neighbouring chunks on one stage need none.
  * LOOM_E_INVALID when the order cannot run. */
 LOOM_API loom_status loom_schedule_add_comm(loom_schedule *schedule);
+LOOM_API void loom_schedule_drop_comm(loom_schedule *schedule); /* takes sends and receives out again */
 LOOM_API void loom_schedule_free(loom_schedule *schedule); /* accepts NULL */
 LOOM_API loom_status loom_schedule_copy(const loom_schedule *schedule, loom_schedule **copy);
 
@@ -93,6 +94,13 @@ LOOM_API loom_status loom_schedule_buffers(const loom_schedule *schedule, int st
 LOOM_API loom_status loom_schedule_load_csv(const char *path, int stages, int chunks_per_stage, loom_schedule **schedule);
 LOOM_API loom_status loom_schedule_parse_csv(const char *source, const char *text, size_t bytes, int stages, int chunks_per_stage, loom_schedule **schedule);
 LOOM_API loom_status loom_schedule_save_csv(const loom_schedule *schedule, const char *path);
+
+/* Megatron's order: a line a stage, a number an action: chunk k of the stage, from 1, forward as k and backward as -k; the n-th time is micro-batch n - 1.
+ * LOOM_E_UNSUPPORTED for what it cannot say: split backwards, other orders of micro-batches, chunks that are not dealt out round after round.
+ * Sends and receives are left out. '#' begins a comment. */
+LOOM_API loom_status loom_schedule_order_text(const loom_schedule *schedule, char **text);
+LOOM_API loom_status loom_schedule_load_order(const char *path, loom_schedule **schedule);
+LOOM_API loom_status loom_schedule_parse_order(const char *source, const char *text, size_t bytes, loom_schedule **schedule);
 
 /* Ideal bubble share (idle / busy of one stage, until the last stage is done) when every F costs 1 and every B 2 (I and W 1 each) and
  * messages take no time: what theory says for this generator. Exact for all of gpipe, 1f1b, interleaved and zb-h1, for zb-v from

@@ -11,7 +11,7 @@
 #include "core/text.h"
 #include "core/try.h"
 
-enum { MOST_PROBLEMS = 40, MOST_FILE_BYTES = 64 << 20 };
+enum { MOST_PROBLEMS = 40, SLACK = 1024 };
 
 /* Longer words first, where one begins with another. Waits have no action of ours: the executor retires its sends by itself. */
 static const struct word {
@@ -38,7 +38,7 @@ typedef struct reading {
     loom_stage_actions *row; /* grows by rows; chunk of a receive is still that of the receiver, as in the file */
     int rows, row_capacity;
     int cell;                /* from 1, of the row being read */
-    int64_t chunks, micro_batches;
+    int64_t chunks, micro_batches, actions;
     bool has_comm;
     loom_text problems;
     int n_problems;
@@ -91,6 +91,7 @@ static loom_status read_action(reading *r, const char *at, const char *end)
     if (word->kind < 0)
         return LOOM_OK;
     action.kind = (uint8_t)word->kind;
+    r->actions++;
     r->has_comm |= loom_is_send(&action) || loom_is_recv(&action);
     r->chunks = action.chunk >= r->chunks ? action.chunk + 1 : r->chunks;
     r->micro_batches = action.micro_batch >= r->micro_batches ? action.micro_batch + 1 : r->micro_batches;
@@ -201,6 +202,9 @@ static void check_counts(reading *r, int stages, int chunks_per_stage)
         problem(r, "%lld chunks on %d stages; each stage has as many", (long long)r->chunks, r->rows);
     else if (chunks_per_stage > 0 && r->chunks / r->rows != chunks_per_stage)
         problem(r, "%lld chunks a stage, %d are wanted", (long long)(r->chunks / r->rows), chunks_per_stage);
+    else if (r->chunks * r->micro_batches > SLACK * r->actions) /* tables grow with the numbers: a few bytes must not ask for gigabytes */
+        problem(r, "%lld micro-batches on %lld chunks, but only %lld actions; each takes two at least", (long long)r->micro_batches, (long long)r->chunks,
+                (long long)r->actions);
 }
 
 /* The file names the chunk that receives; our actions name the one that made the message. */
@@ -268,7 +272,7 @@ loom_status loom_schedule_load_csv(const char *path, int stages, int chunks_per_
 {
     char *text;
     size_t bytes;
-    loom_status status = loom_file_read(path, MOST_FILE_BYTES, &text, &bytes);
+    loom_status status = loom_file_read(path, LOOM_MOST_SCHEDULE_BYTES, &text, &bytes);
 
     if (status < 0)
         return status;

@@ -79,6 +79,20 @@ loom_status loom_stage_append(loom_stage_actions *list, loom_action action)
     return LOOM_OK;
 }
 
+void loom_schedule_drop_comm(loom_schedule *schedule)
+{
+    for (int i = 0; i < schedule->stages; i++) {
+        loom_stage_actions *list = &schedule->stage[i];
+        int kept = 0;
+
+        for (int k = 0; k < list->count; k++)
+            if (!loom_is_send(&list->at[k]) && !loom_is_recv(&list->at[k]))
+                list->at[kept++] = list->at[k];
+        list->count = kept;
+    }
+    schedule->has_comm = false;
+}
+
 /* The rules of a schedule are rules of the layout; there is one checker. */
 static loom_status check_rules(loom_schedule_kind kind, int stages, int chunks_per_stage, int micro_batches)
 {

@@ -6,6 +6,8 @@
 
 #include <assert.h>
 
+enum { LOOM_MOST_SCHEDULE_BYTES = 64 << 20 }; /* of a file */
+
 /* An empty schedule with room for `capacity` actions a stage; chunks sit as `kind` places them. */
 loom_status loom_schedule_new(loom_schedule_kind kind, int stages, int chunks_per_stage, int micro_batches, int capacity, loom_schedule **schedule);
 /* Appends, growing the list. */

@@ -128,6 +128,7 @@ static void all_problems_of_a_file_are_told_at_once(void **state)
     assert_refused(parse("", 0, 0, &s), LOOM_E_INVALID, "no action");
     assert_refused(parse("0F0,0RECV_F0\n1F0,1SEND_F0\n", 0, 0, &s), LOOM_E_INVALID, "0RECV_F0", "1SEND_F0", "no such neighbour");
     assert_refused(parse("99999999999999999999F0\n", 0, 0, &s), LOOM_E_INVALID, "is no action");
+    assert_refused(parse("0F999999999,0B0\n", 0, 0, &s), LOOM_E_INVALID, "1000000000 micro-batches", "only 2 actions");
     assert_refused(loom_schedule_load_csv("/nonexistent/s.csv", 0, 0, &s), LOOM_E_IO, "/nonexistent/s.csv");
 }
 
