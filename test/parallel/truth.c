@@ -11,7 +11,7 @@ static void read_numbers(const loom_node *list, int count, double *values)
 
 static void read_expected(truth *t)
 {
-    char path[4300];
+    char path[1100];
     loom_config *config;
     const loom_node *curve, *first;
 
@@ -27,11 +27,11 @@ static void read_expected(truth *t)
 
 void truth_open(const char *name, truth *t)
 {
-    char path[4300];
+    char path[1100];
 
     memset(t, 0, sizeof *t);
     snprintf(path, sizeof path, "fixtures/%s", name);
-    snprintf(t->folder, sizeof t->folder, "%s", test_data(path));
+    assert_true(snprintf(t->folder, sizeof t->folder, "%s", test_data(path)) < (int)sizeof t->folder);
     snprintf(path, sizeof path, "%s/config.json", t->folder);
     assert_ok(loom_model_load(path, &t->model, NULL));
     read_expected(t);

@@ -13,7 +13,7 @@ enum { TRUTH_STEPS = 20, TRUTH_BATCH = 8, TRUTH_SEQ = 32 };
 #define TRUTH_LOGITS 1e-5        /* absolute */
 
 typedef struct truth {
-    char folder[4200];
+    char folder[1024];
     loom_model model;
     double loss[TRUTH_STEPS], grad_norm[TRUTH_STEPS];
     double first_grad_norm;
