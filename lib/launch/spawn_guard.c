@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -94,6 +95,7 @@ static void detach(int keep)
     long most = sysconf(_SC_OPEN_MAX);
 
     setsid();
+    prctl(PR_SET_NAME, "rankloom-guard");
     for (size_t i = 0; i < sizeof ignored / sizeof ignored[0]; i++)
         signal(ignored[i], SIG_IGN);
     for (int fd = 0; fd < 3; fd++)
