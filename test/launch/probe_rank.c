@@ -1,6 +1,6 @@
 /* A rank that does nothing but meet the others: opens the store, passes barriers, and misbehaves as its arguments say.
  *
- *   probe_rank [barriers=N] [deadline=S] [pause=S] [victim=R how=exit:CODE|kill|hang|throw attempt=K]
+ *   probe_rank [barriers=N] [deadline=S] [open=S] [pause=S] [victim=R how=exit:CODE|kill|hang|throw attempt=K]
  *
  * The victim does its deed after half of the barriers, in attempt K only (default: 0, counted by the restarts of its node); "throw" writes an
  * error file and exits with 7. Any other rank that then finds its peer missing exits with the code of that failure, as a training program would. */
@@ -55,7 +55,7 @@ int main(int argc, char **argv)
     loom_launch_prepare_process();
     loom_status status = loom_launch_from_env(&launch);
     if (status == LOOM_OK)
-        status = loom_store_open(&launch, deadline_s, &store);
+        status = loom_store_open(&launch, atof(option(argv, "open", "120")), &store);
     if (status != LOOM_OK)
         return give_up(&launch, status);
     for (int i = 0; i < n_barriers && status == LOOM_OK; i++) {

@@ -10,7 +10,7 @@ set -uo pipefail
 
 build=$(cd "$1" && pwd); shift
 program=("$@")
-((${#program[@]})) || program=("$build/test/launch/probe_rank" barriers=100 pause=0.03 deadline=30)
+((${#program[@]})) || program=("$build/test/launch/probe_rank" barriers=100 pause=0.03 deadline=10)
 : "${TORCHRUN:?TORCHRUN=/path/to/torchrun is needed}" "${KILLS:=10}" "${LIMIT:=300}" "${ONLY:=}"
 python=$(dirname "$TORCHRUN")/python
 folder=$(mktemp -d); trap 'rm -rf "$folder"' EXIT

@@ -1,0 +1,48 @@
+/* Replies of anybody to our store client: the input is all that the server ever says. */
+#include "fuzz.h"
+#include "launch/store_client.h"
+
+#include "core/clock.h"
+
+#include <assert.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { MOST = 32 << 10 /* fits the socket's buffer, so that nobody has to read while we write */ };
+
+static void use(loom_store_client *client)
+{
+    const loom_span key = loom_span_of_text("/k1");
+    char value[16];
+    int64_t sum;
+    bool present;
+
+    for (int i = 0; i < 64 && !loom_store_client_lost(client); i++) {
+        size_t bytes = 0;
+        loom_store_client_set(client, key, loom_span_of_text("hello"));
+        loom_store_client_wait(client, &key, 1, loom_now_s() + 5);
+        if (loom_store_client_get(client, key, value, sizeof value, &bytes) == LOOM_OK)
+            assert(bytes <= MOST);
+        loom_store_client_add(client, key, 1, &sum);
+        loom_store_client_check(client, &key, 1, &present);
+        loom_store_client_delete(client, key);
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    loom_store_client *client;
+    int ends[2];
+
+    if (size > MOST || socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0)
+        return 0;
+    if (write(ends[1], data, size) == (ssize_t)size && shutdown(ends[1], SHUT_WR) == 0 &&
+        loom_store_client_adopt(ends[0], size % 2 ? LOOM_STORE_OLD : LOOM_STORE_MODERN, &client) == LOOM_OK) {
+        use(client);
+        loom_store_client_close(client);
+    } else {
+        close(ends[0]);
+    }
+    close(ends[1]);
+    return 0;
+}
