@@ -172,7 +172,7 @@ static loom_status check_row(loom_setting setting)
     return LOOM_OK;
 }
 
-/* Notes an environment entry "RANKLOOM_X=…" whose name has no row. */
+/* Notes an environment entry "NAME=value" whose name has no row. */
 static void check_name(const char *entry, loom_text *problems)
 {
     const char *names[LOOM_SETTINGS + 1] = {NULL};
