@@ -85,7 +85,7 @@ static bool is_gone(const shm_peer *peer)
 static void destroy(loom_device *device, shm_comm *c, bool give_back)
 {
     if (give_back) {
-        shm_p2p_give_back(device, c);
+        loom_shm_p2p_give_back(device, c);
         loom_device_give(device, c->staging);
         loom_device_give(device, c->box);
     }
@@ -231,7 +231,7 @@ static void give_up(loom_comm *comm, loom_status status)
         return;
     loom_notice_write(&c->box->reason, comm->message);
     atomic_store(&c->box->failed, (int32_t)status);
-    shm_p2p_withdraw(comm);
+    loom_shm_p2p_withdraw(comm);
     ring_all(comm);
 }
 
@@ -241,11 +241,11 @@ static loom_step step(loom_call *call)
 {
     switch (call->kind) {
     case LOOM_CALL_SEND:
-        return shm_send_step(call);
+        return loom_shm_send_step(call);
     case LOOM_CALL_RECV:
-        return shm_recv_step(call);
+        return loom_shm_recv_step(call);
     default:
-        return shm_collective_step(call);
+        return loom_shm_collective_step(call);
     }
 }
 
@@ -256,12 +256,12 @@ static void drop(loom_call *call)
     loom_device_give(call->comm->world->device, s->staging);
     s->staging = NULL;
     if (call->kind == LOOM_CALL_RECV && !s->message)
-        shm_p2p_forget(call);
+        loom_shm_p2p_forget(call);
 }
 
 static bool is_missing(const loom_call *call, int rank)
 {
-    return loom_call_is_p2p(call->kind) ? rank == call->peer : shm_is_absent(call, rank);
+    return loom_call_is_p2p(call->kind) ? rank == call->peer : loom_shm_is_absent(call, rank);
 }
 
 /* A peer that gave up has said why; that is the news, and it carries on. */

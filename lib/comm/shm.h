@@ -126,13 +126,13 @@ typedef struct shm_call {
     uint32_t chunks;
 } shm_call;
 
-loom_step shm_collective_step(loom_call *call);
-loom_step shm_send_step(loom_call *call);
-loom_step shm_recv_step(loom_call *call);
-void shm_p2p_forget(loom_call *call); /* a receive that was abandoned */
-void shm_p2p_withdraw(loom_comm *comm); /* nothing that this rank posted and nobody took may be taken any more */
-void shm_p2p_give_back(loom_device *device, shm_comm *c); /* blocks, to the heap */
-bool shm_is_absent(const loom_call *call, int rank); /* what a collective waits for has not come from `rank` */
+loom_step loom_shm_collective_step(loom_call *call);
+loom_step loom_shm_send_step(loom_call *call);
+loom_step loom_shm_recv_step(loom_call *call);
+void loom_shm_p2p_forget(loom_call *call); /* a receive that was abandoned */
+void loom_shm_p2p_withdraw(loom_comm *comm); /* nothing that this rank posted and nobody took may be taken any more */
+void loom_shm_p2p_give_back(loom_device *device, shm_comm *c); /* blocks, to the heap */
+bool loom_shm_is_absent(const loom_call *call, int rank); /* what a collective waits for has not come from `rank` */
 
 static inline shm_comm *shm_of(const loom_comm *comm)
 {

@@ -125,7 +125,7 @@ static bool all_posted(const loom_call *call)
     return s->scan == call->comm->size;
 }
 
-bool shm_is_absent(const loom_call *call, int rank)
+bool loom_shm_is_absent(const loom_call *call, int rank)
 {
     const shm_call *s = loom_call_scratch((loom_call *)call);
 
@@ -673,7 +673,7 @@ static loom_step meet(loom_call *call)
     return LOOM_STEP_AGAIN;
 }
 
-loom_step shm_collective_step(loom_call *call)
+loom_step loom_shm_collective_step(loom_call *call)
 {
     shm_call *s = loom_call_scratch(call);
 

@@ -148,7 +148,7 @@ static loom_status judge_answer(const loom_call *call)
                      loom_dtype_name((loom_dtype)s->message->reply_dtype));
 }
 
-loom_step shm_send_step(loom_call *call)
+loom_step loom_shm_send_step(loom_call *call)
 {
     shm_call *s = loom_call_scratch(call);
     size_t bytes = call->count * loom_dtype_bytes(call->dtype);
@@ -288,7 +288,7 @@ static bool has_message(loom_call *call)
     return found;
 }
 
-void shm_p2p_forget(loom_call *call)
+void loom_shm_p2p_forget(loom_call *call)
 {
     shm_comm *c = shm_of(call->comm);
 
@@ -357,7 +357,7 @@ static loom_status withdrawn(const loom_call *call)
     return loom_fail(LOOM_E_PEER, "%s: %s gave up before it was done", loom_call_describe(call, what), loom_rank_describe(call->comm, call->peer, who));
 }
 
-loom_step shm_recv_step(loom_call *call)
+loom_step loom_shm_recv_step(loom_call *call)
 {
     shm_call *s = loom_call_scratch(call);
     size_t bytes = call->count * loom_dtype_bytes(call->dtype);
@@ -386,7 +386,7 @@ static void withdraw_block(shm_block *block)
     }
 }
 
-void shm_p2p_withdraw(loom_comm *comm)
+void loom_shm_p2p_withdraw(loom_comm *comm)
 {
     shm_comm *c = shm_of(comm);
 
@@ -401,7 +401,7 @@ void shm_p2p_withdraw(loom_comm *comm)
     pthread_mutex_unlock(&c->lock);
 }
 
-void shm_p2p_give_back(loom_device *device, shm_comm *c)
+void loom_shm_p2p_give_back(loom_device *device, shm_comm *c)
 {
     for (int r = 0; c->lanes && r < c->size; r++) {
         for (int i = 0; i < c->lanes[r].n_older; i++)
