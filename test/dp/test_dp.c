@@ -165,6 +165,78 @@ static void partial_gradient(loom_comm *world, loom_stream *stream)
 
 static void a_partial_gradient_is_added_over_its_holders(void **state) { (void)state; on_ranks(2, partial_gradient); }
 
+/* Two kv heads on four tp ranks: ranks 0 and 1 share the first, 2 and 3 the second, and each of a pair has a part of its gradient. */
+static void shared_kv_heads(loom_comm *world, loom_stream *stream)
+{
+    const loom_model model = {.layers = 1, .heads = 4, .kv_heads = 2, .hidden = 8, .head_dim = 2, .ffn = 8, .vocab = 8, .seq = 4};
+    loom_mesh *mesh = test_mesh(world, (loom_layout){.tp = 4, .seq = 4}, &model);
+    int tp = mesh->here.at[LOOM_AXIS_TP];
+    loom_param k = param_of("k", 4, 3), *params[] = {&k};
+    float want = tp < 2 ? 1 + 2 : 3 + 4;
+    loom_dp_result result;
+
+    k.shard.split_dim = 0;
+    k.shard.split_axis = LOOM_AXIS_TP;
+    k.shard.n_ranges = 1;
+    k.shard.ranges[0] = loom_cut(4, 2, tp / 2);
+    k.shard.holders = 2;
+    k.shard.holder = tp % 2;
+    k.shard.gradient = LOOM_GRADIENT_PARTIAL;
+    loom_dp *dp = open_dp(mesh, params, 1, 0, 0, stream);
+    assert_ok(loom_dp_begin(dp));
+    for (int i = 0; i < 6; i++)
+        k.gradient[i] = (float)(tp + 1);
+    assert_ok(loom_dp_reduce_only(dp, 1, &result));
+    assert_gradient(&k, (float[]){want, want, want, want, want, want}, 6);
+    assert_near(result.grad_norm, sqrt(6 * 9 + 6 * 49), 1e-12);
+    loom_dp_close(dp);
+    k.shard.holders = 3;
+    loom_param_list list = {.at = params, .count = 1};
+    loom_dp_config config = {.adamw = adamw};
+    assert_refused(loom_dp_open(mesh, &list, &config, stream, &dp), LOOM_E_INVALID, "k: 3 ranks", "tp group has 4");
+    loom_mesh_close(mesh);
+}
+
+static void kv_heads_are_added_over_the_ranks_that_share_them(void **state) { (void)state; on_ranks(4, shared_kv_heads); }
+
+/* Four ranks of one stage: dense weights are shared by all four, each of two experts by two, and ZeRO cuts accordingly. */
+static void experts(loom_comm *world, loom_stream *stream)
+{
+    enum { DENSE = 128, EXPERT = 64 };
+    loom_mesh *mesh = test_mesh(world, (loom_layout){.dp = 4, .ep = 2, .zero = 1}, NULL);
+    int rank = loom_comm_rank(world), ep = mesh->here.at[LOOM_AXIS_EP];
+    loom_param dense = param_of("dense", DENSE, 0), expert = param_of(ep ? "expert1" : "expert0", EXPERT, 0), *params[] = {&dense, &expert};
+    loom_dp_result result;
+    loom_traffic traffic;
+    float *m, *v;
+    int64_t first, count;
+
+    expert.shard.expert = true;
+    loom_dp *dp = open_dp(mesh, params, 2, 0, 0, stream);
+    assert_ok(loom_dp_state(dp, &dense, &m, &v, &first, &count));
+    assert_true(count == DENSE / 4 && first == rank * DENSE / 4);
+    assert_ok(loom_dp_state(dp, &expert, &m, &v, &first, &count));
+    assert_true(count == EXPERT / 2 && first == mesh->here.at[LOOM_AXIS_EDP] * EXPERT / 2);
+    assert_ok(loom_dp_begin(dp));
+    for (int i = 0; i < DENSE; i++)
+        dense.gradient[i] = (float)(rank + 1);
+    for (int i = 0; i < EXPERT; i++)
+        expert.gradient[i] = 1;
+    assert_ok(loom_dp_ready(dp, params, 2));
+    assert_ok(loom_dp_reduce_only(dp, 1, &result));
+    for (int i = 0; i < DENSE; i++)
+        assert_true(dense.gradient[i] == 1 + 2 + 3 + 4);
+    for (int i = 0; i < EXPERT; i++)
+        assert_true(expert.gradient[i] == 2);
+    assert_near(result.grad_norm, sqrt(DENSE * 100 + 2 * EXPERT * 4), 1e-12);
+    loom_comm_traffic(mesh->axis[LOOM_AXIS_EDP], &traffic);
+    assert_int_equal(traffic.bytes[LOOM_CALL_REDUCE_SCATTER], EXPERT * sizeof(float) / 2);
+    loom_dp_close(dp);
+    loom_mesh_close(mesh);
+}
+
+static void experts_are_reduced_over_the_ranks_that_hold_them(void **state) { (void)state; on_ranks(4, experts); }
+
 /* A14: vocabulary 3, hidden 2; the first stage has the input part, the last one the output part. Also that both copies stay equal. */
 static void tied(loom_comm *world, loom_stream *stream)
 {
@@ -549,6 +621,8 @@ int main(void)
         cmocka_unit_test(the_mean_is_over_all_tokens_not_over_means),
         cmocka_unit_test(a_batch_without_tokens_changes_nothing),
         cmocka_unit_test(a_partial_gradient_is_added_over_its_holders),
+        cmocka_unit_test(kv_heads_are_added_over_the_ranks_that_share_them),
+        cmocka_unit_test(experts_are_reduced_over_the_ranks_that_hold_them),
         cmocka_unit_test(tied_copies_on_one_stage_are_one),
         cmocka_unit_test(tied_copies_on_two_stages_stay_equal),
         cmocka_unit_test(the_middle_stage_takes_no_part_in_tying),
