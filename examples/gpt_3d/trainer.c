@@ -153,6 +153,25 @@ static loom_status sum_loss(gpt_trainer *t, double *loss)
     return LOOM_OK;
 }
 
+/* What the stage did, as bars of the trace; messages are on tracks of their own. */
+static void trace_actions(gpt_trainer *t)
+{
+    int count;
+    const loom_pipeline_time *time = loom_pipeline_times(t->pipeline, &count);
+    char name[32];
+
+    if (!loom_monitor_traces(t->monitor))
+        return;
+    for (int i = 0; i < count; i++) {
+        const loom_pipeline_time *a = &time[i];
+        if (a->action.kind > LOOM_BACKWARD_WEIGHT)
+            continue;
+        if (a->wait_s > 0)
+            loom_monitor_event(t->monitor, "pipeline", "wait", a->begin_s, a->begin_s + a->wait_s);
+        loom_monitor_event(t->monitor, "pipeline", loom_pipeline_label(&a->action, name, sizeof name), a->begin_s + a->wait_s, a->end_s);
+    }
+}
+
 static loom_status run_step(gpt_trainer *t, int64_t step, gpt_step *result)
 {
     loom_dp_result update;
@@ -163,6 +182,7 @@ static loom_status run_step(gpt_trainer *t, int64_t step, gpt_step *result)
     loom_span_begin(t->monitor, LOOM_TIME_COMPUTE, "forward and backward");
     TRY(gpt_trainer_forward_backward(t));
     loom_span_end(t->monitor);
+    trace_actions(t);
     loom_span_begin(t->monitor, LOOM_TIME_COMPUTE, "optimizer");
     TRY(loom_dp_finish(t->dp, (double)gpt_trainer_tokens(t), result->lr, step + 1, &update));
     loom_span_end(t->monitor);
