@@ -166,7 +166,7 @@ static void trace_actions(gpt_trainer *t)
         const loom_pipeline_time *a = &time[i];
         if (a->action.kind > LOOM_BACKWARD_WEIGHT)
             continue;
-        if (a->wait_s > 0)
+        if (a->wait_s > 1e-6)
             loom_monitor_event(t->monitor, "pipeline", "wait", a->begin_s, a->begin_s + a->wait_s);
         loom_monitor_event(t->monitor, "pipeline", loom_pipeline_label(&a->action, name, sizeof name), a->begin_s + a->wait_s, a->end_s);
     }

@@ -74,33 +74,32 @@ void loom_trace_add(loom_trace *t, const char *track, const char *name, double b
     pthread_mutex_unlock(&t->lock);
 }
 
-/* "all_reduce 4.2 MB", "send 65.5 kB, peer 1". */
-static void name_call(const loom_comm_event *e, char *name, size_t bytes)
+/* "all_reduce 4.2 MB" on the comm's track; "65.5 kB, peer 1" on its tracks for messages. */
+static void name_call(const loom_comm_event *e, bool is_message, char *name, size_t bytes)
 {
     double size = (double)e->count * (double)loom_dtype_bytes(e->dtype);
-    bool p2p = e->kind == LOOM_CALL_SEND || e->kind == LOOM_CALL_RECV;
-    char peer[24] = "";
+    const char *unit = size < 1e6 ? "kB" : "MB";
+    double amount = size < 1e6 ? size * 1e-3 : size * 1e-6;
 
-    if (p2p)
-        snprintf(peer, sizeof peer, ", peer %d", e->peer);
-    if (e->kind == LOOM_CALL_BARRIER || size == 0)
-        snprintf(name, bytes, "%s%s", loom_call_kind_name(e->kind), peer);
-    else if (size < 1e6)
-        snprintf(name, bytes, "%s %.4g kB%s", loom_call_kind_name(e->kind), size * 1e-3, peer);
+    if (is_message)
+        snprintf(name, bytes, "%.4g %s, peer %d", amount, unit, e->peer);
+    else if (e->kind == LOOM_CALL_BARRIER)
+        snprintf(name, bytes, "barrier");
     else
-        snprintf(name, bytes, "%s %.4g MB%s", loom_call_kind_name(e->kind), size * 1e-6, peer);
+        snprintf(name, bytes, "%s %.4g %s", loom_call_kind_name(e->kind), amount, unit);
 }
 
 void loom_trace_observe(void *context, const loom_comm_event *event)
 {
     loom_trace *t = context;
+    bool is_message = event->kind == LOOM_CALL_SEND || event->kind == LOOM_CALL_RECV;
     char name[LOOM_TRACE_NAME], track[LOOM_TRACE_NAME];
 
     if (!t->on)
         return;
-    name_call(event, name, sizeof name);
-    snprintf(track, sizeof track, "comm %s%s", loom_comm_name(event->comm),
-             event->kind == LOOM_CALL_SEND ? " send" : event->kind == LOOM_CALL_RECV ? " recv" : "");
+    name_call(event, is_message, name, sizeof name);
+    snprintf(track, sizeof track, "comm %s%s%s", loom_comm_name(event->comm), is_message ? " " : "",
+             is_message ? loom_call_kind_name(event->kind) : "");
     loom_trace_add(t, track, name, event->begin_s, event->end_s);
 }
 

@@ -149,9 +149,9 @@ void loom_pipeline_close(loom_pipeline *p)
 
 static uint64_t tag_of(const loom_action *a)
 {
-    bool forward = a->kind == LOOM_SEND_F || a->kind == LOOM_RECV_F;
+    bool forwards = a->kind == LOOM_SEND_F || a->kind == LOOM_RECV_F;
 
-    return (uint64_t)forward << 63 | (uint64_t)a->chunk << 32 | (uint64_t)a->micro_batch;
+    return (uint64_t)forwards << 63 | (uint64_t)a->chunk << 32 | (uint64_t)a->micro_batch;
 }
 
 /* Compute that still reads or writes the buffer comes first; on CPU it is over by now. */
