@@ -10,6 +10,7 @@
 #include <rankloom/device.h>
 #include <rankloom/launch.h>
 #include <rankloom/topology.h>
+#include <rankloom/host.h>
 #include <rankloom/layout.h>
 #include <rankloom/shard.h>
 #include <rankloom/schedule.h>

@@ -59,6 +59,27 @@ static void hosts_are_saved_whole(void **state)
     }
 }
 
+static void hosts_are_joined_to_a_cluster(void **state)
+{
+    loom_topology *a = topology_of("cluster: {nodes: 1, gpus_per_node: 8, gpu: h100-80g, nic_gbps_per_gpu: 400}");
+    loom_topology *b = topology_of("cluster: {nodes: 1, gpus_per_node: 4, gpu: a100-40g, gpu_numa: [0, 0, 1, 1]}"), *t = NULL, *whole;
+    const loom_topology *hosts[] = {a, a, b};
+
+    (void)state;
+    assert_ok(loom_topology_join(hosts, 2, &t));
+    whole = topology_file("clusters/h100-2x8.yaml");
+    assert_true(loom_topology_equal(t, whole));
+    loom_topology_free(whole);
+    loom_topology_free(t);
+    assert_ok(loom_topology_join(hosts, 3, &t));
+    assert_int_equal(t->n_chips, 2);
+    assert_int_equal(t->n_domains, 3);
+    assert_int_equal(t->numas[t->devices[19].numa].os_index, 1);
+    reads_back_equal(t);
+    loom_topology_free(a);
+    loom_topology_free(b);
+}
+
 static void measured_figures_survive_to_the_last_bit(void **state)
 {
     loom_topology *t = topology_file("clusters/h100-2x8.yaml");
@@ -138,6 +159,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(files_of_every_kind_are_saved_whole),
         cmocka_unit_test(hosts_are_saved_whole),
+        cmocka_unit_test(hosts_are_joined_to_a_cluster),
         cmocka_unit_test(measured_figures_survive_to_the_last_bit),
         cmocka_unit_test(a_saved_file_replaces_whole),
         cmocka_unit_test(a_bare_number_is_given_and_silence_is_unknown),
