@@ -8,6 +8,7 @@
 
 extern const loom_command loom_command_run;
 extern const loom_command loom_command_topo;
+extern const loom_command loom_command_probe;
 extern const loom_command loom_command_plot;
 extern const loom_command loom_command_score;
 extern const loom_command loom_command_collective;
@@ -16,6 +17,7 @@ extern const loom_command loom_command_completion, loom_command_help;
 
 const loom_command *const loom_commands[] = {
     &loom_command_topo,
+    &loom_command_probe,
     &loom_command_check,
     &loom_command_verify,
     &loom_command_draw,
