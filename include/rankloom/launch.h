@@ -23,7 +23,7 @@ typedef struct loom_launch {
     int restart;                /* how often this node's workers were restarted; never a key namespace */
     bool agent_store;           /* a launcher already serves the store at master; else rank 0 does */
     char master_addr[256];      /* "" when alone; an IPv6 address has no brackets */
-    int master_port;            /* 0 (one host, no agent): rank 0 takes a free port and tells the others through a file */
+    int master_port;            /* 0 (one host, no agent, ranks of one parent process): rank 0 takes a free port and tells it in a file in $TMPDIR */
     char run_id[128];
     char error_file[1024]; /* "" when there is none */
 } loom_launch;
@@ -52,8 +52,9 @@ typedef struct loom_store loom_store; /* opaque; used by one thread at a time */
 
 /* Connects to (or, on rank 0 without an agent, also serves) the store at master_addr:master_port, and agrees on a fresh
  * generation with the other ranks, so that keys of a previous attempt are never met. Every rank calls. Bounded by deadline_s.
- * A world of one needs no network. Failure is LOOM_E_PEER (nobody came: the message names the missing ranks on rank 0),
- * LOOM_E_IO (address, port in use with its holder if known) or LOOM_E_INVALID. */
+ * A world of one needs no network. Failure is LOOM_E_PEER (ranks that did not come, named on every rank; no store at the address;
+ * the port in use, with its holder if known: within 2 s), LOOM_E_INVALID (MASTER_ADDR is not an address of rank 0's host: within 2 s),
+ * LOOM_E_MISMATCH (another version on rank 0) or LOOM_E_IO (the system refuses a socket). */
 LOOM_API loom_status loom_store_open(const loom_launch *launch, double deadline_s, loom_store **store);
 LOOM_API void loom_store_close(loom_store *store); /* accepts NULL; a serving rank waits (bounded) until all said goodbye */
 

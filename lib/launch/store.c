@@ -5,6 +5,7 @@
 #include "core/settings.h"
 #include "core/try.h"
 #include "launch/generation.h"
+#include "launch/port_file.h"
 #include "launch/store_client.h"
 #include "launch/store_server.h"
 
@@ -52,15 +53,15 @@ static loom_status check_address(const loom_launch *launch)
                      launch->master_addr, address, host);
 }
 
-static loom_status serve(loom_store *store, const loom_launch *launch)
+static loom_status serve(loom_store *store, const loom_launch *launch, int *port)
 {
     double give_up = loom_now_s() + BIND_AGAIN_S;
-    int listeners[LOOM_STORE_LISTENERS], n_listeners, port;
+    int listeners[LOOM_STORE_LISTENERS], n_listeners;
     loom_status status = check_address(launch);
 
     if (status != LOOM_OK)
         return status;
-    while ((status = loom_listen(launch->master_addr, launch->master_port, listeners, &n_listeners, &port)) == LOOM_E_PEER &&
+    while ((status = loom_listen(launch->master_addr, launch->master_port, listeners, &n_listeners, port)) == LOOM_E_PEER &&
            loom_now_s() < give_up)
         loom_sleep_s(0.05);
     return status == LOOM_OK ? loom_store_server_open(listeners, n_listeners, &store->server) : status;
@@ -80,26 +81,40 @@ static void warn_others(const loom_store_target *target, const char *base, int s
     loom_fail(LOOM_E_PEER, "%s", why);
 }
 
+/* Serves the store if that is up to us, and finds out its port if MASTER_PORT is 0. `port_file` is "" unless one was written. */
+static loom_status find_store(loom_store *store, const loom_launch *launch, const char *base, double deadline, loom_store_target *target,
+                              char port_file[LOOM_PORT_FILE_BYTES])
+{
+    loom_status status = LOOM_OK;
+
+    if (launch->rank == 0 && !launch->agent_store) {
+        status = serve(store, launch, &target->port);
+        if (status == LOOM_E_PEER)
+            warn_others(target, base, launch->size);
+        else if (status == LOOM_OK && launch->master_port == 0)
+            status = loom_port_file_write(launch, target->port, port_file);
+    } else if (launch->master_port == 0) {
+        status = loom_port_file_wait(launch, deadline, &target->port);
+    }
+    return status;
+}
+
 static loom_status join(loom_store *store, const loom_launch *launch, double deadline)
 {
     loom_store_target target = {.host = launch->master_addr, .port = launch->master_port, .agent = launch->agent_store};
-    char base[BASE_BYTES], generation[LOOM_UID_HEX];
+    char base[BASE_BYTES], generation[LOOM_UID_HEX], port_file[LOOM_PORT_FILE_BYTES] = "";
     loom_status status;
 
     snprintf(base, sizeof base, "/loom/%s/", launch->run_id);
     LOOM_TRY(loom_setting_bool(LOOM_SETTING_STORE_PROBE_OLD, &target.probe_old));
-    if (launch->rank == 0 && !launch->agent_store) {
-        status = serve(store, launch);
-        if (status == LOOM_E_PEER)
-            warn_others(&target, base, launch->size);
-        LOOM_TRY(status);
-    }
+    LOOM_TRY(find_store(store, launch, base, deadline, &target, port_file));
     LOOM_TRY(loom_store_client_open(&target, deadline, &store->client));
     LOOM_TRY(loom_generation_agree(store->client, base, store->rank, store->size, deadline, generation));
     snprintf(store->prefix, sizeof store->prefix, "%sg/%s/", base, generation);
-    return LOOM_OK;
 
 fail:
+    if (port_file[0])
+        unlink(port_file); /* all that could come have come */
     return status;
 }
 

@@ -503,6 +503,30 @@ static void case_e01_the_port_is_in_use_by_another_store(void **state)
     loom_store_server_close(a.server);
 }
 
+/* MASTER_PORT=0: no port has to be thought up at all. */
+static void case_e01_a_free_port_is_found_and_passed_on(void **state)
+{
+    rank_thread ranks[3];
+    char folder[] = "/tmp/loom-store-test-XXXXXX";
+
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    setenv("TMPDIR", folder, 1);
+    for (int attempt = 0; attempt < 2; attempt++) {
+        for (int i = 0; i < 3; i++)
+            ranks[i] = rank_at(i, 3, 0, false, pass_on);
+        run_all(ranks, 3);
+        expect_all_well(ranks, 3);
+    }
+    ranks[0] = rank_at(1, 3, 0, false, NULL);
+    ranks[0].deadline_s = 0.2;
+    run_all(ranks, 1);
+    assert_int_equal(ranks[0].status, LOOM_E_PEER);
+    assert_non_null(strstr(ranks[0].message, "rank 0 did not tell its port"));
+    unsetenv("TMPDIR");
+    assert_int_equal(rmdir(folder), 0); /* nothing was left in it */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -523,6 +547,7 @@ int main(void)
         cmocka_unit_test(case_e07_rank_0_is_not_on_the_master),
         cmocka_unit_test(case_e01_the_port_is_in_use),
         cmocka_unit_test(case_e01_the_port_is_in_use_by_another_store),
+        cmocka_unit_test(case_e01_a_free_port_is_found_and_passed_on),
     };
 
     return cmocka_run_group_tests_name("store", tests, NULL, NULL);

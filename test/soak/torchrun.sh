@@ -24,7 +24,7 @@ free_port() { "$python" -c 'import socket; s = socket.socket(); s.bind(("127.0.0
 marked() {
     local p
     for p in /proc/[0-9]*; do
-        [ "${p#/proc/}" != $$ ] && [ "${p#/proc/}" != "$BASHPID" ] && grep -qz "^SOAK_ID=$SOAK_ID\$" "$p/environ" 2>/dev/null && echo "${p#/proc/}"
+        [ "${p#/proc/}" != $$ ] && [ "${p#/proc/}" != "$BASHPID" ] && grep -qz "^SOAK_ID=$SOAK_ID\$" "$p/environ" 2>/dev/null && printf '%s ' "${p#/proc/}"
     done
 }
 ranks_of() { # pids of the ranks below the launcher $1, once all of $2 are there
@@ -61,7 +61,7 @@ scenario() {
     local pid=$!
     while kill -0 $pid 2>/dev/null && ((SECONDS - began < LIMIT)); do sleep 0.1; done
     if kill -0 $pid 2>/dev/null; then status=hang; else wait $pid; status=$?; fi
-    for ((i = 0; i < 50; i++)); do left=$(marked | tr '\n' ' '); [ -z "$left" ] && break; sleep 0.1; done
+    for ((i = 0; i < 50; i++)); do left=$(marked); [ -z "$left" ] && break; sleep 0.1; done
     if [ "$status" = 0 ] && [ -z "$left" ]; then
         printf 'ok    %-28s %3d s\n' "$name" $((SECONDS - began))
     else
