@@ -23,8 +23,8 @@ enum { FEATURES = 16, WIDE = 64, TOKENS = 32, MICRO_BATCHES = 4, STEPS = 200 };
 typedef struct my_stage {
     loom_tp *tp;
     loom_linear up, down; /* column-parallel, then row-parallel */
-    float *wide[MICRO_BATCHES], *active[MICRO_BATCHES], *out, *d_wide, *error[MICRO_BATCHES]; /* by slot */
-    float x[MICRO_BATCHES][TOKENS * FEATURES];
+    float wide[MICRO_BATCHES][TOKENS * WIDE], active[MICRO_BATCHES][TOKENS * WIDE], d_wide[TOKENS * WIDE]; /* by slot */
+    float x[MICRO_BATCHES][TOKENS * FEATURES], error[MICRO_BATCHES][TOKENS * FEATURES], out[TOKENS * FEATURES];
     bool first, last;
     double loss;
 } my_stage;
@@ -70,33 +70,17 @@ static loom_status backward(void *context, int chunk, int micro_batch, int slot,
     return k->add(k, &(loom_add_args){.y = d_input, .a = d_input, .b = d, .count = TOKENS * FEATURES}, s->tp->compute);
 }
 
-static float *buffer(loom_device *device, size_t count)
+static void open_stage(my_stage *s, loom_mesh *mesh, loom_tp *tp, loom_param_list *params)
 {
-    void *memory;
+    bool last = mesh->here.at[LOOM_AXIS_PP] == mesh->layout.pp - 1;
 
-    CHECK(loom_alloc(device, count * sizeof(float), LOOM_MEM_ACTIVATIONS, &memory));
-    return memory;
-}
-
-static void open_stage(my_stage *s, loom_mesh *mesh, loom_tp *tp, loom_param_list *params, loom_device *device)
-{
-    int stage = mesh->here.at[LOOM_AXIS_PP];
-    char up[32], down[32];
-
-    snprintf(up, sizeof up, "stage%d.up", stage);
-    snprintf(down, sizeof down, "stage%d.down", stage);
-    *s = (my_stage){.tp = tp, .first = stage == 0, .last = stage == mesh->layout.pp - 1};
-    CHECK(loom_linear_init(&s->up, tp, &(loom_linear_config){LOOM_LINEAR_COLUMN, up, FEATURES, WIDE, .bias = true, .init_std = 0.2}));
-    CHECK(loom_linear_init(&s->down, tp, &(loom_linear_config){LOOM_LINEAR_ROW, down, WIDE, FEATURES, .bias = true, .init_std = 0.1}));
+    s->tp = tp;
+    s->first = mesh->here.at[LOOM_AXIS_PP] == 0;
+    s->last = last;
+    CHECK(loom_linear_init(&s->up, tp, &(loom_linear_config){LOOM_LINEAR_COLUMN, last ? "b.up" : "a.up", FEATURES, WIDE, true, .init_std = 0.2}));
+    CHECK(loom_linear_init(&s->down, tp, &(loom_linear_config){LOOM_LINEAR_ROW, last ? "b.down" : "a.down", WIDE, FEATURES, true, .init_std = 0.1}));
     CHECK(loom_linear_declare(&s->up, params));
     CHECK(loom_linear_declare(&s->down, params));
-    for (int i = 0; i < MICRO_BATCHES; i++) {
-        s->wide[i] = buffer(device, TOKENS * WIDE);
-        s->active[i] = buffer(device, TOKENS * WIDE);
-        s->error[i] = buffer(device, TOKENS * FEATURES);
-    }
-    s->out = buffer(device, TOKENS * FEATURES);
-    s->d_wide = buffer(device, TOKENS * WIDE);
 }
 
 /* Every rank of a data-parallel index draws the same numbers. */
@@ -131,19 +115,8 @@ static void train(my_stage *s, loom_mesh *mesh, loom_dp *dp, loom_pipeline *pipe
 int main(void)
 {
     static my_stage stage;
-    loom_launch launch;
-    loom_store *store;
-    loom_device *device;
-    loom_comm *world;
-    loom_mesh *mesh;
-    loom_kernels *kernels;
-    loom_stream *compute;
-    loom_tp *tp;
-    loom_schedule *schedule;
-    loom_dp *dp;
-    loom_pipeline *pipeline;
-    loom_param_list params = {0};
-    loom_layout layout;
+    loom_launch launch; loom_store *store; loom_device *device; loom_comm *world; loom_mesh *mesh; loom_kernels *kernels; loom_stream *compute;
+    loom_tp *tp; loom_schedule *schedule; loom_dp *dp; loom_pipeline *pipeline; loom_param_list params = {0}; loom_layout layout;
 
     loom_launch_prepare_process();
     CHECK(loom_launch_from_env(&launch));
@@ -161,7 +134,7 @@ int main(void)
     CHECK(loom_kernels_open(device, NULL, &kernels));
     CHECK(loom_stream_open(device, LOOM_STREAM_INLINE, "compute", &compute));
     CHECK(loom_tp_open(mesh, kernels, compute, &tp));
-    open_stage(&stage, mesh, tp, &params, device);
+    open_stage(&stage, mesh, tp, &params);
     CHECK(loom_dp_open(mesh, &params, &(loom_dp_config){.adamw = {0.9, 0.95, 1e-8, 0, 1}}, compute, &dp));
     CHECK(loom_dp_init(dp, 1));
     CHECK(loom_schedule_for_layout(&layout, &schedule));

@@ -106,20 +106,46 @@ static void write_metrics(gpt_trainer *t, int64_t step, const gpt_step *r)
         fprintf(stderr, "gpt_3d: metrics: %s\n", loom_last_error());
 }
 
-static loom_status train(gpt_trainer *t)
+static loom_status plot(const gpt_trainer *t, const double *x, const double *loss)
+{
+    const gpt_run *run = t->run;
+    loom_curve curve = {run->model.name, x, loss, (int)run->train.steps};
+
+    if (!run->output.plot[0] || loom_comm_rank(t->world) != 0)
+        return LOOM_OK;
+    return loom_plot_save(&(loom_plot){run->model.name, "step", "loss, nats a token", &curve, 1}, run->output.plot);
+}
+
+/* x and loss have room for a number a step: what the plot shows. */
+static loom_status run_steps(gpt_trainer *t, double *x, double *loss)
 {
     const gpt_run *run = t->run;
     double begin = now();
     gpt_step step = {0};
 
-    gpt_report_start(t);
     for (int64_t i = 0; i < run->train.steps; i++) {
         TRY(gpt_trainer_step(t, i, &step));
         write_metrics(t, i, &step);
         gpt_report_step(t, i, &step);
+        x[i] = (double)i;
+        loss[i] = step.loss;
     }
     if (run->train.steps > 0)
         gpt_report_end(t, &step, now() - begin);
+    return plot(t, x, loss);
+}
+
+static loom_status train(gpt_trainer *t)
+{
+    const gpt_run *run = t->run;
+    double *curve = calloc(2 * (size_t)run->train.steps + 1, sizeof *curve);
+    loom_status status = curve ? LOOM_OK : loom_fail(LOOM_E_MEMORY, "no memory for the curve of %lld steps", (long long)run->train.steps);
+
+    gpt_report_start(t);
+    if (status == LOOM_OK)
+        status = run_steps(t, curve, curve + run->train.steps);
+    free(curve);
+    TRY(status);
     TRY(loom_monitor_finish(t->monitor));
     TRY(save(t));
     return run->output.sample > 0 ? gpt_generate(t, run->output.sample) : LOOM_OK;
