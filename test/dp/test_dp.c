@@ -165,6 +165,37 @@ static void partial_gradient(loom_comm *world, loom_stream *stream)
 
 static void a_partial_gradient_is_added_over_its_holders(void **state) { (void)state; on_ranks(2, partial_gradient); }
 
+/* However many norms there are, sequence parallelism costs one small all_reduce over tp a step. */
+static void many_norms(loom_comm *world, loom_stream *stream)
+{
+    enum { NORMS = 9 };
+    loom_mesh *mesh = test_mesh(world, (loom_layout){.tp = 2, .dp = 2, .zero = 1}, NULL);
+    loom_param norm[NORMS], weight = split("weight", 64, 64, mesh, LOOM_AXIS_TP), *params[NORMS + 1];
+    loom_dp_result result;
+    loom_traffic traffic;
+
+    for (int i = 0; i < NORMS; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "norm%d", i);
+        norm[i] = replicated(name, 64, mesh, LOOM_GRADIENT_PARTIAL);
+        params[i] = &norm[i];
+    }
+    params[NORMS] = &weight;
+    loom_dp *dp = open_dp(mesh, params, NORMS + 1, 256, 0, stream);
+    assert_ok(loom_dp_begin(dp));
+    loom_comm_reset_traffic(mesh->axis[LOOM_AXIS_TP]);
+    for (int i = NORMS; i >= 0; i--)
+        assert_ok(loom_dp_ready(dp, &params[i], 1));
+    assert_ok(loom_dp_finish(dp, 1, 1e-3, 1, &result));
+    loom_comm_traffic(mesh->axis[LOOM_AXIS_TP], &traffic);
+    assert_int_equal(traffic.calls[LOOM_CALL_ALL_REDUCE], 1);
+    assert_int_equal(traffic.bytes[LOOM_CALL_ALL_REDUCE], NORMS * 64 * sizeof(float) / 2); /* 2 (n-1)/n of this rank's half under ZeRO */
+    loom_dp_close(dp);
+    loom_mesh_close(mesh);
+}
+
+static void all_partial_gradients_travel_in_one_collective(void **state) { (void)state; on_ranks(4, many_norms); }
+
 /* Two kv heads on four tp ranks: ranks 0 and 1 share the first, 2 and 3 the second, and each of a pair has a part of its gradient. */
 static void shared_kv_heads(loom_comm *world, loom_stream *stream)
 {
@@ -531,6 +562,22 @@ static void not_finite(loom_comm *world, loom_stream *stream)
 
 static void a_norm_that_is_no_number_stops_every_rank_and_names_the_parameter(void **state) { (void)state; on_ranks(2, not_finite); }
 
+static void peer_leaves(loom_comm *world, loom_stream *stream)
+{
+    loom_mesh *mesh = test_mesh(world, (loom_layout){.dp = 3, .zero = 1}, NULL);
+    loom_param a = param_of("a", 1000, 0), *params[] = {&a};
+    loom_dp *dp = open_dp(mesh, params, 1, 0, 1, stream);
+    loom_dp_result result;
+
+    assert_ok(loom_dp_begin(dp));
+    if (loom_comm_rank(world) != 1)
+        assert_refused(loom_dp_finish(dp, 1, 1e-3, 1, &result), LOOM_E_PEER, "rank 1");
+    loom_dp_close(dp);
+    loom_mesh_close(mesh);
+}
+
+static void a_rank_that_leaves_ends_the_step_of_the_others(void **state) { (void)state; on_ranks(3, peer_leaves); }
+
 static void other_file(loom_comm *world, loom_stream *stream)
 {
     loom_mesh *mesh = test_mesh(world, (loom_layout){.tp = 2, .dp = 2}, NULL);
@@ -621,6 +668,7 @@ int main(void)
         cmocka_unit_test(the_mean_is_over_all_tokens_not_over_means),
         cmocka_unit_test(a_batch_without_tokens_changes_nothing),
         cmocka_unit_test(a_partial_gradient_is_added_over_its_holders),
+        cmocka_unit_test(all_partial_gradients_travel_in_one_collective),
         cmocka_unit_test(kv_heads_are_added_over_the_ranks_that_share_them),
         cmocka_unit_test(experts_are_reduced_over_the_ranks_that_hold_them),
         cmocka_unit_test(tied_copies_on_one_stage_are_one),
@@ -632,6 +680,7 @@ int main(void)
         cmocka_unit_test(optimizer_state_is_cut_without_gap_or_overlap),
         cmocka_unit_test(replicated_weights_are_equal_to_the_bit_after_100_steps),
         cmocka_unit_test(a_norm_that_is_no_number_stops_every_rank_and_names_the_parameter),
+        cmocka_unit_test(a_rank_that_leaves_ends_the_step_of_the_others),
         cmocka_unit_test(copies_that_differ_after_a_load_are_found),
         cmocka_unit_test(misuse_is_refused_in_words),
         cmocka_unit_test(any_rank_can_be_rehearsed_dry),
