@@ -3,7 +3,7 @@
  * partial results. */
 #include "kernels/cpu/block.h"
 
-enum { KEYS = 128, PANELS = 4 * 16 / LANES, QUERIES = PANELS * PANEL };
+enum { KEYS = 128, PANELS = 8 * 16 / LANES, QUERIES = PANELS * PANEL };
 
 typedef struct attention {
     const loom_attention_args *a;

@@ -23,6 +23,7 @@ typedef struct scratch {
     int32_t q_position[QUERIES], q_document[QUERIES], k_position[KEYS];
     float lse[QUERIES], delta[QUERIES];
     token_tags panel_tags[PANELS];
+    int64_t reach[PANELS];
     float *k, *v, *dk, *dv;                         /* [KEYS][width]; k is scaled */
     float *q, *dout, *q_transposed, *do_transposed; /* [QUERIES][width], [K][QUERIES] */
     float *p, *ds;                                  /* [KEYS][QUERIES] */
@@ -128,8 +129,8 @@ LOOM_INLINE void score_lanes(scratch *s, int lane, int64_t keys)
     }
 }
 
-/* P and dS of one panel against the block's keys; zeros where it cannot see. */
-static void panel_scores(const backward *t, scratch *s, const token_tags *k, int panel, int64_t keys)
+/* P and dS of one panel against the block's keys; zeros where it cannot see. Returns how many leading keys it may see. */
+static int64_t panel_scores(const backward *t, scratch *s, const token_tags *k, int panel, int64_t keys)
 {
     const loom_attention_mask *mask = &t->f->mask;
     const token_tags *q = &s->panel_tags[panel];
@@ -151,18 +152,37 @@ static void panel_scores(const backward *t, scratch *s, const token_tags *k, int
         memset(p + j * QUERIES, 0, PANEL * sizeof(float));
         memset(ds + j * QUERIES, 0, PANEL * sizeof(float));
     }
+    return reach;
 }
 
-static void block_products(const backward *t, scratch *s, float *dq, int64_t ldq, int64_t queries, int64_t keys)
+/* dv += P' do and dk += dS' q for keys [from, to), over the queries from `first` on: those before see none of them. */
+static void key_products(const backward *t, scratch *s, int64_t from, int64_t to, int64_t first, int64_t queries)
 {
-    tile_operands o = {.a_row = QUERIES, .a_step = 1, .ldb = t->width, .ldc = t->width, .k = queries, .add = true};
+    tile_operands o = {.a_row = QUERIES, .a_step = 1, .ldb = t->width, .ldc = t->width, .k = queries - first, .add = true};
 
-    o.a = s->p, o.b = s->dout, o.c = s->dv;
-    tile_product(o, keys, t->width);
-    o.a = s->ds, o.b = s->q, o.c = s->dk;
-    tile_product(o, keys, t->width);
-    tile_product((tile_operands){.a = s->ds, .a_row = 1, .a_step = QUERIES, .b = s->k, .ldb = t->width, .c = dq, .ldc = ldq, .k = keys, .add = true},
-                 queries, t->f->head_dim);
+    o.a = s->p + from * QUERIES + first, o.b = s->dout + first * t->width, o.c = s->dv + from * t->width;
+    tile_product(o, to - from, t->width);
+    o.a = s->ds + from * QUERIES + first, o.b = s->q + first * t->width, o.c = s->dk + from * t->width;
+    tile_product(o, to - from, t->width);
+}
+
+static void block_products(const backward *t, scratch *s, const token_tags *k, float *dq, int64_t ldq, int64_t queries, int64_t keys)
+{
+    int64_t done = 0; /* keys whose dk and dv have been served: those that the panels so far may see */
+
+    for (int64_t p = 0, first = 0; first < queries; p++, first += PANEL) {
+        int64_t reach = panel_scores(t, s, k, (int)p, keys), count = queries - first < PANEL ? queries - first : PANEL;
+
+        tile_product((tile_operands){.a = s->ds + first, .a_row = 1, .a_step = QUERIES, .b = s->k, .ldb = t->width, .c = dq + first * ldq, .ldc = ldq,
+                                     .k = reach, .add = true},
+                     count, t->f->head_dim);
+        s->reach[p] = reach;
+    }
+    for (int64_t p = 0, first = 0; first < queries; p++, first += PANEL)
+        if (s->reach[p] > done) {
+            key_products(t, s, done, s->reach[p], first, queries);
+            done = s->reach[p];
+        }
 }
 
 static void store_rows(float *to, int64_t ld, const float *from, int64_t width, int64_t rows, int64_t cols, float scale, bool add)
@@ -210,9 +230,7 @@ static void key_block(const backward *t, scratch *s, int64_t chunk, int64_t b, i
             float *dq = dq_place(t, chunk, b, h, &ldq);
 
             load_queries(t, s, b, h, q, count);
-            for (int p = 0; p < PANELS && p * PANEL < count; p++)
-                panel_scores(t, s, &tags, p, keys);
-            block_products(t, s, dq + q * ldq, ldq, count, keys);
+            block_products(t, s, &tags, dq + q * ldq, ldq, count, keys);
         }
     }
     store_rows(a->dk_BSGK + b * t->dk_at.sequence + first * t->dk_at.token + g * f->head_dim, t->dk_at.token, s->dk, t->width, keys, f->head_dim,

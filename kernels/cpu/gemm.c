@@ -113,6 +113,7 @@ static void empty_sum(const loom_gemm_args *a, float *c, int64_t ldc)
 
 loom_status ISA(gemm)(loom_cpu *cpu, const loom_gemm_args *a)
 {
+    const int64_t k_blocks = (a->k + K_BLOCK - 1) / K_BLOCK, k_block = k_blocks ? (a->k + k_blocks - 1) / k_blocks : 0; /* alike: no short last one */
     int64_t packed_b = K_BLOCK * (a->n < COLUMN_BLOCK ? (a->n + TILE_COLS - 1) / TILE_COLS * TILE_COLS : COLUMN_BLOCK);
     void *workspace;
     loom_status status = loom_cpu_workspace(cpu, (size_t)(packed_b + cpu->threads * PACKED_A) * sizeof(float), &workspace);
@@ -134,9 +135,9 @@ loom_status ISA(gemm)(loom_cpu *cpu, const loom_gemm_args *a)
         if (a->k == 0)
             empty_sum(a, p.c_matrix, p.ldc);
         for (p.n_from = 0; p.n_from < a->n; p.n_from += COLUMN_BLOCK)
-            for (p.k_from = 0; p.k_from < a->k; p.k_from += K_BLOCK) {
+            for (p.k_from = 0; p.k_from < a->k; p.k_from += p.k_count) {
                 p.n_count = a->n - p.n_from < COLUMN_BLOCK ? a->n - p.n_from : COLUMN_BLOCK;
-                p.k_count = a->k - p.k_from < K_BLOCK ? a->k - p.k_from : K_BLOCK;
+                p.k_count = a->k - p.k_from < k_block ? a->k - p.k_from : k_block;
                 divide(&p, cpu->threads);
             }
     }

@@ -1,6 +1,8 @@
 /* A product's primitive in the C interface of oneDNN 2.x: operation descriptors, memory descriptors as plain structs. */
 #include "kernels/cpu/gemm_onednn.h"
 
+#include <string.h>
+
 #define TRY(call)                                                                                                                          \
     do {                                                                                                                                   \
         if ((status = (call)) != dnnl_success)                                                                                             \
@@ -33,6 +35,31 @@ done:
     return status;
 }
 
+/* The library offers implementations, its own favourite first. For f32 matrices as they lie in memory its classic packing GEMM ("gemm:jit") is about
+ * 5 % faster than that favourite ("brg:…"), so it is taken where it is offered. */
+static dnnl_status_t choose(dnnl_primitive_desc_t *description, const dnnl_matmul_desc_t *operation, dnnl_primitive_attr_t attributes, dnnl_engine_t engine)
+{
+    dnnl_primitive_desc_iterator_t iterator = NULL;
+    const char *name;
+    dnnl_status_t status;
+
+    TRY(dnnl_primitive_desc_create(description, operation, attributes, engine, NULL));
+    TRY(dnnl_primitive_desc_iterator_create(&iterator, operation, attributes, engine, NULL));
+    for (dnnl_status_t more = dnnl_success; more == dnnl_success; more = dnnl_primitive_desc_iterator_next(iterator)) {
+        dnnl_primitive_desc_t offered = dnnl_primitive_desc_iterator_fetch(iterator);
+
+        if (dnnl_primitive_desc_query(offered, dnnl_query_impl_info_str, 0, &name) == dnnl_success && strncmp(name, "gemm:jit", 8) == 0) {
+            dnnl_primitive_desc_destroy(*description);
+            *description = offered;
+            break;
+        }
+        dnnl_primitive_desc_destroy(offered);
+    }
+done:
+    dnnl_primitive_desc_iterator_destroy(iterator);
+    return status;
+}
+
 static dnnl_status_t make_memory(dnnl_memory_t *memory, const dnnl_memory_desc_t *md, dnnl_engine_t engine)
 {
     return dnnl_memory_create(memory, md, engine, DNNL_MEMORY_NONE);
@@ -55,7 +82,7 @@ dnnl_status_t loom_matmul_make(dnnl_engine_t engine, matmul *made)
     TRY(dnnl_primitive_attr_create(&attributes));
     TRY(make_attributes(s, attributes));
     TRY(dnnl_matmul_desc_init(&operation, &a, &b, s->bias ? &bias : NULL, &c));
-    TRY(dnnl_primitive_desc_create(&description, &operation, attributes, engine, NULL));
+    TRY(choose(&description, &operation, attributes, engine));
     TRY(dnnl_primitive_create(&made->primitive, description));
     const dnnl_memory_desc_t *scratchpad = dnnl_primitive_desc_query_md(description, dnnl_query_scratchpad_md, 0);
     made->scratchpad_bytes = dnnl_memory_desc_get_size(scratchpad);

@@ -10,12 +10,17 @@ static inline int64_t padded(int64_t count)
     return (count + LANES - 1) / LANES * LANES;
 }
 
+/* Rows that lie far apart are not foreseen by the processor: they are asked for so many rows ahead. */
+enum { ROWS_AHEAD = 8 };
+
 /* to[rows][ld] = from * scale, columns up to ld = padded(cols) filled with zeros. */
 static inline void copy_panel(float *to, int64_t ld, const float *from, int64_t ld_from, int64_t rows, int64_t cols, float scale)
 {
     for (int64_t i = 0; i < rows; i++)
         for (int64_t j = 0; j < cols; j += LANES) {
             int n = cols - j < LANES ? (int)(cols - j) : LANES;
+
+            __builtin_prefetch(from + (i + ROWS_AHEAD) * ld_from + j);
             vf_store(to + i * ld + j, vf_get(from + i * ld_from + j, n) * scale);
         }
 }

@@ -119,9 +119,11 @@ static void tile_one_ragged(const tile_operands *o, int rows, int last)
     tile_of_rows(o, rows, 1, last);
 }
 
-/* C [rows, cols] for any size: tiles down the rows, strip by strip, so that a strip of B stays in the first cache. */
+/* C [rows, cols] for any size: tiles down the rows, strip by strip, so that a strip of B stays in the first cache. Tiles are as high as each
+ * other, or nearly: a low one could not keep the arithmetic busy. */
 static inline void tile_product(tile_operands o, int64_t rows, int64_t cols)
 {
+    const int64_t tiles = (rows + TILE_ROWS - 1) / TILE_ROWS, height = tiles ? (rows + tiles - 1) / tiles : 0;
     const float *a = o.a;
     float *c = o.c;
 
@@ -130,8 +132,8 @@ static inline void tile_product(tile_operands o, int64_t rows, int64_t cols)
 
         o.a = a;
         o.c = c + j;
-        for (int64_t i = 0; i < rows; i += TILE_ROWS, o.a += TILE_ROWS * o.a_row, o.c += TILE_ROWS * o.ldc) {
-            int high = rows - i < TILE_ROWS ? (int)(rows - i) : TILE_ROWS;
+        for (int64_t i = 0; i < rows; i += height, o.a += height * o.a_row, o.c += height * o.ldc) {
+            int high = rows - i < height ? (int)(rows - i) : (int)height;
 
             if (left == TILE_COLS)
                 tile_two(&o, high);

@@ -240,13 +240,16 @@ LOOM_INLINE void vf_put(float *to, vf x, int n)
 /* Sum of the lanes, the upper half onto the lower until one is left. */
 LOOM_INLINE float vf_sum(vf x)
 {
-    float lanes[LANES];
+#if defined(__AVX512F__)
+    return _mm512_reduce_add_ps((__m512)x);
+#elif defined(__AVX2__)
+    __m128 four = _mm_add_ps(_mm256_castps256_ps128((__m256)x), _mm256_extractf128_ps((__m256)x, 1));
+    __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
 
-    vf_store(lanes, x);
-    for (int half = LANES / 2; half > 0; half /= 2)
-        for (int i = 0; i < half; i++)
-            lanes[i] += lanes[i + half];
-    return lanes[0];
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
+#else
+    return (x[0] + x[2]) + (x[1] + x[3]);
+#endif
 }
 
 LOOM_INLINE float vf_largest(vf x)
