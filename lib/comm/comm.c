@@ -70,7 +70,7 @@ static void finish(loom_call *call, loom_status status)
     uint64_t now;
 
     call->task.status = status;
-    now = loom_recorder_ended(&comm->recorder, call);
+    call->task.over_ns = now = loom_recorder_ended(&comm->recorder, call);
     if (call->pooled)
         comm->ended_ns = now;
     if (comm->world->observe && call->begun)
@@ -290,8 +290,8 @@ static loom_status enqueue(loom_comm *comm, const loom_call *what, uint64_t traf
     if (grouped)
         return LOOM_OK;
     status = loom_stream_submit(stream, &call->task);
-    if (is_inline) /* what was done before returning is time the caller did not have */
-        comm->exposed_s += (double)((comm->ended_ns >= now ? comm->ended_ns : loom_now_ns()) - now) * 1e-9;
+    if (is_inline && comm->ended_ns >= now) /* done before returning: time the caller did not have */
+        comm->exposed_s += (double)(comm->ended_ns - now) * 1e-9;
     return status;
 }
 

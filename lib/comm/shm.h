@@ -55,7 +55,8 @@ typedef struct shm_message {
     uint64_t at;          /* offset of the data, or of two staging chunks */
     uint64_t chunk_bytes; /* of one chunk; the whole message where it lies in the heap */
     uint64_t reply_count; /* of a refusal: what the receiver expected */
-    uint32_t reply_dtype, unused;
+    uint32_t reply_dtype;
+    uint32_t staged;      /* data lies in staging, not in a buffer of the program */
 } shm_message;
 _Static_assert(sizeof(shm_message) == 64, "a message is a cache line");
 
@@ -153,6 +154,17 @@ static inline loom_step shm_over(loom_call *call, loom_status status)
 {
     call->task.status = status;
     return LOOM_STEP_OVER;
+}
+
+/* The reader of a piece of a peer's box or staging has taken it, and is the only one who reads there: makes its lines dirty in this core's cache.
+ * On AMD's processors the owner's next write to a line that another core holds clean takes 27 ns a line, to one that it holds dirty 3 ns (measured, Zen 4),
+ * so a store here saves its tenfold there; elsewhere it costs next to nothing. Never done to a program's own buffers. */
+static inline void shm_claim(char *piece, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i += 64) {
+        volatile char *line = piece + i;
+        *line = *line;
+    }
 }
 
 /* Offset of `buffer` in this rank's heap; any offset does for an empty one. */

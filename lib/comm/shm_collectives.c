@@ -247,6 +247,8 @@ static loom_step small_body(loom_call *call)
     default: /* a barrier: all have met */
         break;
     }
+    if (call->comm->size == 2 && send_bytes(call) > sizeof post_of(call, 0)->data - SHM_SMALL) /* more than came in the line that is polled */
+        shm_claim(post_of(call, 1 - call->comm->rank)->data, send_bytes(call));
     return shm_over(call, LOOM_OK);
 }
 
@@ -456,6 +458,23 @@ static size_t slice_count(const loom_call *call)
     return SHM_CHUNK / (size_t)call->comm->size / 64 * 64 / element_bytes(call);
 }
 
+/* What this rank alone read in its peers' staging. */
+static void claim_inputs(loom_call *call, size_t bytes)
+{
+    const loom_comm *comm = call->comm;
+
+    for (int r = 0; r < comm->size; r++)
+        if (r != comm->rank)
+            shm_claim((char *)shm_of(comm)->inputs[r], bytes);
+}
+
+/* All ranks read what lies in `rank`'s staging; that is one reader only between two. */
+static void claim_if_alone(const loom_call *call, int rank, char *piece, size_t bytes)
+{
+    if (call->comm->size == 2 && rank != call->comm->rank)
+        shm_claim(piece, bytes);
+}
+
 static void reduce_chunk(loom_call *call, size_t count)
 {
     const loom_comm *comm = call->comm;
@@ -466,6 +485,7 @@ static void reduce_chunk(loom_call *call, size_t count)
     for (int r = 0; r < comm->size; r++)
         inputs[r] = staged_in(call, r) + begin * element;
     loom_reduce(comm->world->reducer, staged_out(call, comm->rank) + begin * element, inputs, comm->size, end - begin, call->dtype, call->op);
+    claim_inputs(call, (end - begin) * element);
 }
 
 static void collect_chunk(loom_call *call, char *to, size_t count)
@@ -475,6 +495,7 @@ static void collect_chunk(loom_call *call, char *to, size_t count)
     for (int r = 0; r < call->comm->size; r++) {
         divide(count, element, call->comm->size, r, &begin, &end);
         memcpy(to + begin * element, staged_out(call, r) + begin * element, (end - begin) * element);
+        claim_if_alone(call, r, staged_out(call, r) + begin * element, (end - begin) * element);
     }
 }
 
@@ -521,6 +542,7 @@ static loom_step staged_reduce_scatter(loom_call *call)
         for (int r = 0; r < comm->size; r++)
             shm_of(comm)->inputs[r] = staged_in(call, r) + (size_t)comm->rank * slice * element;
         loom_reduce(comm->world->reducer, (char *)call->recv + s->done * element, shm_of(comm)->inputs, comm->size, count, call->dtype, call->op);
+        claim_inputs(call, count * element);
         s->done += count;
         s->chunk++;
         LOOM_YIELD(&s->resume);
@@ -542,8 +564,10 @@ static loom_step staged_all_gather(loom_call *call)
         memcpy(staged_in(call, call->comm->rank), (const char *)call->send + s->done * element, count * element);
         count_tick(call);
         LOOM_AWAIT(&s->resume, all_ticked(call));
-        for (int r = 0; r < call->comm->size; r++)
+        for (int r = 0; r < call->comm->size; r++) {
             memcpy((char *)call->recv + ((size_t)r * call->count + s->done) * element, staged_in(call, r), count * element);
+            claim_if_alone(call, r, staged_in(call, r), count * element);
+        }
         s->done += count;
         s->chunk++;
         LOOM_YIELD(&s->resume);
@@ -575,10 +599,11 @@ static void stage_slices(loom_call *call, size_t slice)
     int me = call->comm->rank;
     size_t element = element_bytes(call);
 
-    for (int r = 0; r < call->comm->size; r++)
-        if (left_of(exchanged(call, me, r), s->done, slice))
-            memcpy(staged_in(call, me) + (size_t)r * slice * element, (const char *)call->send + (send_offset(call, me, r) + s->done) * element,
-                   left_of(exchanged(call, me, r), s->done, slice) * element);
+    for (int r = 0; r < call->comm->size; r++) {
+        size_t bytes = left_of(exchanged(call, me, r), s->done, slice) * element;
+        if (bytes)
+            memcpy(staged_in(call, me) + (size_t)r * slice * element, (const char *)call->send + (send_offset(call, me, r) + s->done) * element, bytes);
+    }
 }
 
 static void collect_slices(loom_call *call, size_t slice)
@@ -587,10 +612,15 @@ static void collect_slices(loom_call *call, size_t slice)
     int me = call->comm->rank;
     size_t element = element_bytes(call);
 
-    for (int r = 0; r < call->comm->size; r++)
-        if (left_of(exchanged(call, r, me), s->done, slice))
-            memcpy((char *)call->recv + (recv_offset(call, r) + s->done) * element, staged_in(call, r) + (size_t)me * slice * element,
-                   left_of(exchanged(call, r, me), s->done, slice) * element);
+    for (int r = 0; r < call->comm->size; r++) {
+        size_t bytes = left_of(exchanged(call, r, me), s->done, slice) * element;
+        char *piece = staged_in(call, r) + (size_t)me * slice * element;
+        if (!bytes)
+            continue;
+        memcpy((char *)call->recv + (recv_offset(call, r) + s->done) * element, piece, bytes);
+        if (r != me)
+            shm_claim(piece, bytes);
+    }
 }
 
 static loom_step staged_exchange(loom_call *call)
@@ -631,8 +661,10 @@ static loom_step staged_broadcast(loom_call *call)
             memcpy(staged_in(call, call->peer), (const char *)call->send + s->done * element, count * element);
         count_tick(call);
         LOOM_AWAIT(&s->resume, all_ticked(call));
-        if (!is_root)
+        if (!is_root) {
             memcpy((char *)call->recv + s->done * element, staged_in(call, call->peer), count * element);
+            claim_if_alone(call, call->peer, staged_in(call, call->peer), count * element);
+        }
         s->done += count;
         s->chunk++;
         LOOM_YIELD(&s->resume);
@@ -679,7 +711,7 @@ loom_step loom_shm_collective_step(loom_call *call)
 
     if (!s->met) {
         loom_step step = meet(call);
-        if (step != LOOM_STEP_AGAIN)
+        if (step != LOOM_STEP_AGAIN || s->body != small_body)
             return step;
     }
     return s->body(call);

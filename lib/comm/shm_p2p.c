@@ -103,6 +103,7 @@ static loom_status post_message(loom_call *call)
         m->tag = call->tag;
         m->at = s->staging ? offset_of(comm, s->staging) : shm_offset(comm, call->send, bytes);
         m->chunk_bytes = s->staging ? SHM_CHUNK : bytes;
+        m->staged = s->staging != NULL;
         atomic_store_explicit(&m->filled, s->staging ? 0 : 1, memory_order_relaxed);
         atomic_store(&m->state, SHM_POSTED);
     }
@@ -333,14 +334,16 @@ static bool drain_piece(loom_call *call)
     shm_call *s = loom_call_scratch(call);
     shm_message *m = s->message;
     size_t bytes = call->count * loom_dtype_bytes(call->dtype), chunk_end, now;
-    const char *from;
+    char *from;
 
     if (atomic_load_explicit(&m->filled, memory_order_acquire) == s->chunks)
         return false;
-    from = shm_of(call->comm)->bases[call->peer] + m->at + (s->chunks & 1) * m->chunk_bytes;
+    from = shm_of(call->comm)->bases[call->peer] + m->at + (s->chunks & 1) * m->chunk_bytes + (s->done - s->chunks * m->chunk_bytes);
     chunk_end = (s->chunks + 1) * m->chunk_bytes < bytes ? (s->chunks + 1) * m->chunk_bytes : bytes;
     now = chunk_end - s->done < SHM_PIECE ? chunk_end - s->done : SHM_PIECE;
-    memmove((char *)call->recv + s->done, from + (s->done - s->chunks * m->chunk_bytes), now);
+    memmove((char *)call->recv + s->done, from, now);
+    if (m->staged && call->peer != call->comm->rank)
+        shm_claim(from, now);
     s->done += now;
     if (s->done == chunk_end) {
         atomic_store(&m->drained, ++s->chunks);
@@ -367,6 +370,8 @@ loom_step loom_shm_recv_step(loom_call *call)
     LOOM_AWAIT(&s->resume, has_message(call));
     if (s->message->count != call->count || s->message->dtype != (uint32_t)call->dtype)
         return shm_over(call, refuse(call));
+    if (bytes > SHM_SMALL)
+        LOOM_YIELD(&s->resume);
     while (s->done < bytes) {
         LOOM_AWAIT(&s->resume, drain_piece(call));
         if (s->done < bytes)

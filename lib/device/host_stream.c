@@ -86,6 +86,7 @@ static void retire_head(loom_stream *stream)
     loom_task *task = loom_queue_pop(stream);
     loom_status status = task->status;
 
+    stream->over_ns = task->over_ns;
     loom_stream_retire(stream, task);
     if (status < 0)
         abandon_queue(stream, status);
@@ -158,7 +159,7 @@ typedef struct stream_wait {
     loom_stream *stream;
     uint64_t ticket;
     double *charged_s; /* of the task at the head */
-    double since_s;
+    uint64_t since_ns;
 } stream_wait;
 
 static double *exposed_of_head(loom_stream *stream)
@@ -168,14 +169,16 @@ static double *exposed_of_head(loom_stream *stream)
     return stream->head ? stream->head->exposed_s : NULL;
 }
 
+/* The task at the head changed, or the wait ends: what passed since then was the old one's. */
 static void charge(stream_wait *wait)
 {
-    double now_s = loom_now_s();
+    uint64_t over_ns = wait->stream->kind == LOOM_STREAM_INLINE ? wait->stream->over_ns : 0;
+    uint64_t now_ns = over_ns > wait->since_ns ? over_ns : loom_now_ns();
 
     if (wait->charged_s)
-        *wait->charged_s += now_s - wait->since_s;
+        *wait->charged_s += (double)(now_ns - wait->since_ns) * 1e-9;
     wait->charged_s = exposed_of_head(wait->stream);
-    wait->since_s = now_s;
+    wait->since_ns = now_ns;
 }
 
 static bool wait_is_over(void *context)
@@ -213,7 +216,8 @@ static void drain(loom_stream *stream)
         loom_host_progress(stream->device);
         return;
     }
-    charge(&wait);
+    wait.charged_s = exposed_of_head(stream);
+    wait.since_ns = loom_now_ns();
     loom_wait(stream->device, &waiter);
     if (wait.charged_s)
         charge(&wait);
@@ -281,8 +285,8 @@ loom_status loom_stream_submit(loom_stream *stream, loom_task *task)
         loom_worker_push(stream, task);
     } else {
         loom_queue_push(stream, task);
-        while (stream->head == task && !stream->running && step_head(stream))
-            ;
+        if (stream->head == task && !stream->running)
+            step_head(stream); /* once: whatever takes long is left to those who wait, and charged to their wait */
     }
     return LOOM_OK;
 }
