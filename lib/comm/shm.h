@@ -18,20 +18,25 @@
 
 enum {
     SHM_SMALL = 4096,         /* up to here the data is in the post */
+    SHM_INLINE = 40,
     SHM_CHUNK = 128 << 10,    /* of staging; any size from 64 KiB to 1 MiB does */
     SHM_PIECE = 256 << 10,    /* what one step moves, so that other streams get their turn */
     SHM_MESSAGES = 63,        /* in a block; with its tail it is one page */
 };
 #define SHM_NOWHERE UINT64_MAX /* a buffer that is not in the heap */
 
-/* What a rank calls. The first 24 bytes of data lie in the line that the peers poll. */
+/* What a rank calls. The first SHM_INLINE bytes of data lie in the line that the peers poll. */
 typedef struct shm_post {
     alignas(64) _Atomic uint64_t sequence; /* + 1, so that 0 is none; written last */
     uint64_t count;
     uint32_t what; /* kind, dtype, op */
     int32_t root;
-    uint64_t send, recv; /* offsets in the poster's heap */
-    char data[SHM_SMALL + 24];
+    union {
+        struct {
+            uint64_t send, recv; /* of a large call: offsets in the poster's heap */
+        };
+        char data[SHM_INLINE + SHM_SMALL]; /* of a small one */
+    };
 } shm_post;
 
 typedef struct shm_box {
@@ -165,6 +170,18 @@ static inline void shm_claim(char *piece, size_t bytes)
         volatile char *line = piece + i;
         *line = *line;
     }
+}
+
+/* This core is about to write these lines: asks for them while there is something else to do. */
+static inline void shm_prefetch_for_write(const char *lines, size_t bytes)
+{
+#if defined(__x86_64__)
+    for (size_t i = 0; i < bytes; i += 64)
+        __asm__ volatile("prefetchw %0" : : "m"(lines[i])); /* a compiler for any x86-64 would make it a prefetch for reading */
+#else
+    for (size_t i = 0; i < bytes; i += 64)
+        __builtin_prefetch(lines + i, 1);
+#endif
 }
 
 /* Offset of `buffer` in this rank's heap; any offset does for an empty one. */

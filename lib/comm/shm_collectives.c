@@ -99,12 +99,14 @@ static void post(loom_call *call)
     mine->count = call->count;
     mine->what = (uint32_t)call->kind | (uint32_t)call->dtype << 8 | (uint32_t)call->op << 16;
     mine->root = call->peer;
-    mine->send = shm_offset(comm, call->send, v ? call->send != NULL : send_bytes(call));
-    mine->recv = shm_offset(comm, call->recv, v ? 0 : call->count);
-    if (call->kind == LOOM_CALL_BARRIER)
+    if (call->kind == LOOM_CALL_BARRIER) {
         memcpy(mine->data, call->name, sizeof call->name);
-    else if (is_small(call) && call->count)
+    } else if (!is_small(call)) {
+        mine->send = shm_offset(comm, call->send, v ? call->send != NULL : send_bytes(call));
+        mine->recv = shm_offset(comm, call->recv, v ? 0 : call->count);
+    } else if (call->count) {
         memcpy(mine->data, call->send, send_bytes(call));
+    }
     for (size_t i = 0; v && i < 3 * (size_t)comm->size; i++)
         atomic_store_explicit(&row_of(call, comm->rank, 0)[i], call->counts[i], memory_order_relaxed);
     atomic_store(&mine->sequence, call->sequence + 1);
@@ -203,12 +205,13 @@ static bool can_be_direct(const loom_call *call)
 
 /* --- small: the data came with the posts -------------------------------------------------------------------------------------- */
 
+/* This rank's own data comes from its buffer: a core that reads its own post again would only slow the peer's reading of it down. */
 static void reduce_posts(loom_call *call, size_t offset)
 {
     const void **inputs = shm_of(call->comm)->inputs;
 
     for (int r = 0; r < call->comm->size; r++)
-        inputs[r] = post_of(call, r)->data + offset;
+        inputs[r] = (r == call->comm->rank ? (const char *)call->send : post_of(call, r)->data) + offset;
     loom_reduce(call->comm->world->reducer, call->recv, inputs, call->comm->size, call->count, call->dtype, call->op);
 }
 
@@ -217,7 +220,21 @@ static void copy_posts(loom_call *call, size_t offset)
     size_t bytes = call->count * element_bytes(call);
 
     for (int r = 0; r < call->comm->size; r++)
-        memcpy((char *)call->recv + (size_t)r * bytes, post_of(call, r)->data + offset, bytes);
+        memmove((char *)call->recv + (size_t)r * bytes, (r == call->comm->rank ? (const char *)call->send : post_of(call, r)->data) + offset, bytes);
+}
+
+/* The lines behind the one that is polled: frees the peer's for it, and fetches those of this rank's next post. All are done with that slot: they
+ * have posted what came after it. */
+static void prepare_next_post(loom_call *call)
+{
+    const loom_comm *comm = call->comm;
+    size_t bytes = send_bytes(call);
+
+    if (bytes <= SHM_INLINE)
+        return;
+    if (comm->size == 2)
+        shm_claim(post_of(call, 1 - comm->rank)->data + SHM_INLINE, bytes - SHM_INLINE);
+    shm_prefetch_for_write(shm_of(comm)->box->posts[(call->sequence + 1) & 1].data + SHM_INLINE, bytes - SHM_INLINE);
 }
 
 static loom_step small_body(loom_call *call)
@@ -247,8 +264,7 @@ static loom_step small_body(loom_call *call)
     default: /* a barrier: all have met */
         break;
     }
-    if (call->comm->size == 2 && send_bytes(call) > sizeof post_of(call, 0)->data - SHM_SMALL) /* more than came in the line that is polled */
-        shm_claim(post_of(call, 1 - call->comm->rank)->data, send_bytes(call));
+    prepare_next_post(call);
     return shm_over(call, LOOM_OK);
 }
 
@@ -475,7 +491,8 @@ static void claim_if_alone(const loom_call *call, int rank, char *piece, size_t 
         shm_claim(piece, bytes);
 }
 
-static void reduce_chunk(loom_call *call, size_t count)
+/* Sums this rank's block of the chunk into recv, and lays it out for the others. */
+static void reduce_chunk(loom_call *call, char *to, size_t count)
 {
     const loom_comm *comm = call->comm;
     const void **inputs = shm_of(comm)->inputs;
@@ -484,7 +501,8 @@ static void reduce_chunk(loom_call *call, size_t count)
     divide(count, element, comm->size, comm->rank, &begin, &end);
     for (int r = 0; r < comm->size; r++)
         inputs[r] = staged_in(call, r) + begin * element;
-    loom_reduce(comm->world->reducer, staged_out(call, comm->rank) + begin * element, inputs, comm->size, end - begin, call->dtype, call->op);
+    loom_reduce(comm->world->reducer, to + begin * element, inputs, comm->size, end - begin, call->dtype, call->op);
+    memcpy(staged_out(call, comm->rank) + begin * element, to + begin * element, (end - begin) * element);
     claim_inputs(call, (end - begin) * element);
 }
 
@@ -493,6 +511,8 @@ static void collect_chunk(loom_call *call, char *to, size_t count)
     size_t begin, end, element = element_bytes(call);
 
     for (int r = 0; r < call->comm->size; r++) {
+        if (r == call->comm->rank)
+            continue;
         divide(count, element, call->comm->size, r, &begin, &end);
         memcpy(to + begin * element, staged_out(call, r) + begin * element, (end - begin) * element);
         claim_if_alone(call, r, staged_out(call, r) + begin * element, (end - begin) * element);
@@ -512,7 +532,7 @@ static loom_step staged_all_reduce(loom_call *call)
         memcpy(staged_in(call, call->comm->rank), (const char *)call->send + s->done * element, count * element);
         count_tick(call);
         LOOM_AWAIT(&s->resume, all_ticked(call));
-        reduce_chunk(call, count);
+        reduce_chunk(call, (char *)call->recv + s->done * element, count);
         count_tick(call);
         LOOM_AWAIT(&s->resume, all_ticked(call));
         collect_chunk(call, (char *)call->recv + s->done * element, count);
@@ -565,7 +585,8 @@ static loom_step staged_all_gather(loom_call *call)
         count_tick(call);
         LOOM_AWAIT(&s->resume, all_ticked(call));
         for (int r = 0; r < call->comm->size; r++) {
-            memcpy((char *)call->recv + ((size_t)r * call->count + s->done) * element, staged_in(call, r), count * element);
+            const char *from = r == call->comm->rank ? (const char *)call->send + s->done * element : staged_in(call, r);
+            memmove((char *)call->recv + ((size_t)r * call->count + s->done) * element, from, count * element);
             claim_if_alone(call, r, staged_in(call, r), count * element);
         }
         s->done += count;

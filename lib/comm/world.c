@@ -9,6 +9,7 @@
 #include "core/random.h"
 #include "core/settings.h"
 #include "device/backend.h"
+#include "device/host.h"
 #include "core/try.h"
 
 /* --- exchange through the table ---------------------------------------------------------------------------------------- */
@@ -64,6 +65,7 @@ enum { CANDIDATES = sizeof candidates / sizeof candidates[0] };
 typedef struct card {
     char version[24];
     uint64_t host; /* equal where ranks can map each other's memory */
+    loom_core_set cores;
     char parts[CANDIDATES][LOOM_CARD_BYTES];
 } card;
 
@@ -113,13 +115,24 @@ static loom_status choose_transport(const card *cards, int size, const char *wan
     return loom_fail(LOOM_E_UNSUPPORTED, "transport %s is not in this build for CPU ranks; shm is", wanted);
 }
 
-static int count_neighbours(const card *cards, int size, int rank)
+/* Whether ranks of this host have to share cores, so that a waiter that spins would keep another from working. */
+static bool is_crowded(const card *cards, int size, int rank)
 {
-    int count = 0;
+    loom_core_set *sets = malloc((size_t)size * sizeof *sets);
+    int count = 0, mine = 0;
+    bool crowded;
 
+    if (!sets)
+        return true;
     for (int r = 0; r < size; r++)
-        count += cards[r].host == cards[rank].host;
-    return count;
+        if (cards[r].host == cards[rank].host) {
+            if (r == rank)
+                mine = count;
+            sets[count++] = cards[r].cores;
+        }
+    crowded = !loom_host_fits(sets, count, mine);
+    free(sets);
+    return crowded;
 }
 
 /* --- worlds and comms -------------------------------------------------------------------------------------------------------- */
@@ -236,6 +249,7 @@ static loom_status exchange_cards(const meeting *m, loom_world *world, card **al
     }
     snprintf(mine->version, sizeof mine->version, "%s", RANKLOOM_VERSION);
     mine->host = host_identity();
+    loom_host_core_set(&mine->cores);
     for (int t = 0; t < CANDIDATES; t++)
         LOOM_TRY(candidates[t]->present(world, mine->parts[t]));
     LOOM_TRY(meet(m, "card", mine, cards, sizeof *mine));
@@ -330,7 +344,7 @@ loom_status loom_comm_open_bootstrap(const loom_bootstrap *table, loom_device *d
     LOOM_TRY(make_world(table->rank, table->size, device, m.deadline_s, &world));
     LOOM_TRY(exchange_cards(&m, world, &cards));
     LOOM_TRY(choose_transport(cards, table->size, wanted, &choice));
-    loom_device_set_neighbours(device, count_neighbours(cards, table->size, table->rank));
+    loom_device_set_crowded(device, is_crowded(cards, table->size, table->rank));
     LOOM_TRY(open_transport(world, cards, choice));
     LOOM_TRY(join_everyone(&m, world, comm));
 

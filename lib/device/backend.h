@@ -47,14 +47,14 @@ struct loom_device {
     loom_doorbell *bell;      /* what this device's waiters sleep on: in the heap's first page, so that peers ring it */
     loom_doorbell *own_bell;  /* dry: it has no heap */
     loom_stream *streams;     /* inline streams that are open */
-    int spins;                /* pauses before a waiter yields; 0 when the host's ranks outnumber its cores */
+    int spins;                /* pauses before a waiter yields; 0 when ranks have to share cores */
 };
 
 /* Memory of the heap that is not the model's: control blocks and staging of comm. Not in the ledger. CPU only. */
 loom_status loom_device_take(loom_device *device, size_t bytes, bool zeroed, void **block);
 void loom_device_give(loom_device *device, void *block);
 const loom_segment *loom_device_segment(const loom_device *device); /* NULL when peers cannot map this device */
-/* Told by comm once it knows how many ranks of the host there are: whether a waiter may spin. */
-void loom_device_set_neighbours(loom_device *device, int ranks_on_host);
+/* Told by comm once it knows who else runs on the host: where ranks have to share cores a waiter does not spin. */
+void loom_device_set_crowded(loom_device *device, bool crowded);
 
 #endif

@@ -88,9 +88,9 @@ const loom_segment *loom_device_segment(const loom_device *device)
     return device->heap ? loom_heap_segment(device->heap) : NULL;
 }
 
-void loom_device_set_neighbours(loom_device *device, int ranks_on_host)
+void loom_device_set_crowded(loom_device *device, bool crowded)
 {
-    device->spins = ranks_on_host <= loom_host_cores() ? SPINS : 0;
+    device->spins = crowded ? 0 : SPINS;
 }
 
 const loom_backend loom_backend_cpu = {

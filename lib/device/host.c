@@ -1,6 +1,7 @@
 /* Cores and memory that this process may use. */
 #include "device/host.h"
 
+#include <limits.h>
 #include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -68,20 +69,69 @@ static void tighten_cores(const char *folder, const char *path, void *result)
     }
 }
 
-int loom_host_cores(void)
+/* Cores' worth of time that the cgroup grants, INT_MAX without a limit. */
+static int quota_cores(void)
 {
-    cpu_set_t set;
-    int cores = 1;
+    int cores = INT_MAX;
     char line[64];
     long quota, period;
 
-    if (sched_getaffinity(0, sizeof set, &set) == 0)
-        cores = CPU_COUNT(&set);
     visit_cgroups("cpu.max", tighten_cores, &cores);
     if (read_line("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", line, sizeof line) && sscanf(line, "%ld", &quota) == 1 && quota > 0 &&
         read_line("/sys/fs/cgroup/cpu/cpu.cfs_period_us", line, sizeof line) && sscanf(line, "%ld", &period) == 1 && period > 0 &&
         (quota + period - 1) / period < cores)
         cores = (int)((quota + period - 1) / period); /* the older hierarchy */
+    return cores;
+}
+
+void loom_host_core_set(loom_core_set *set)
+{
+    enum { BITS = 64 * sizeof set->words / sizeof *set->words };
+    cpu_set_t cores;
+
+    *set = (loom_core_set){.quota = quota_cores()};
+    if (sched_getaffinity(0, sizeof cores, &cores) != 0) {
+        set->words[0] = 1;
+        return;
+    }
+    for (int core = 0; core < CPU_SETSIZE && core < (int)BITS; core++)
+        if (CPU_ISSET(core, &cores))
+            set->words[core / 64] |= UINT64_C(1) << (core % 64);
+}
+
+static int count_cores(const loom_core_set *set)
+{
+    int count = 0;
+
+    for (size_t w = 0; w < sizeof set->words / sizeof *set->words; w++)
+        count += __builtin_popcountll(set->words[w]);
+    return count;
+}
+
+static bool overlap(const loom_core_set *a, const loom_core_set *b)
+{
+    for (size_t w = 0; w < sizeof a->words / sizeof *a->words; w++)
+        if (a->words[w] & b->words[w])
+            return true;
+    return false;
+}
+
+bool loom_host_fits(const loom_core_set *sets, int ranks, int mine)
+{
+    int sharers = 0;
+
+    for (int r = 0; r < ranks; r++)
+        sharers += overlap(&sets[mine], &sets[r]);
+    return sharers <= count_cores(&sets[mine]) && ranks <= sets[mine].quota;
+}
+
+int loom_host_cores(void)
+{
+    loom_core_set set;
+    int cores;
+
+    loom_host_core_set(&set);
+    cores = count_cores(&set) < set.quota ? count_cores(&set) : set.quota;
     return cores > 0 ? cores : 1;
 }
 
