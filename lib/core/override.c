@@ -78,19 +78,34 @@ static loom_status descend(loom_config *config, const char *assignment, const ch
     return *map ? LOOM_OK : no_memory(assignment);
 }
 
+/* Bytes of the path before '=', which is keys with a dot between them; 0 if it is not that. */
+static size_t path_length(const char *assignment)
+{
+    const char *at = assignment;
+
+    for (;; at++) {
+        size_t key = strcspn(at, ".=");
+        at += key;
+        if (key == 0 || !*at)
+            return 0;
+        if (*at == '=')
+            return (size_t)(at - assignment);
+    }
+}
+
 loom_status loom_config_override(loom_config *config, const char *assignment)
 {
-    const char *equals = strchr(assignment, '=');
+    size_t length = path_length(assignment);
     loom_node *value, *map, *top;
     loom_status status;
 
-    if (!equals || equals == assignment || *assignment == '.' || equals[-1] == '.' || memmem(assignment, (size_t)(equals - assignment), "..", 2))
+    if (!length)
         return loom_fail(LOOM_E_INVALID, "%s: an assignment looks like train.lr=3e-3", assignment);
-    char *path = loom_arena_copy(&config->arena, assignment, (size_t)(equals - assignment));
+    char *path = loom_arena_copy(&config->arena, assignment, length);
     assignment = loom_arena_copy(&config->arena, assignment, strlen(assignment));
     if (!path || !assignment)
         return loom_fail(LOOM_E_MEMORY, "no memory for an assignment");
-    if ((status = read_value(config, assignment, assignment + strlen(path) + 1, &value)) < 0)
+    if ((status = read_value(config, assignment, assignment + length + 1, &value)) < 0)
         return status;
     if ((status = descend(config, assignment, "the file", 8, config->root, &top)) < 0)
         return status;
