@@ -1,0 +1,281 @@
+/* Tensor parallelism by itself: what is split by columns, rows and vocabulary gives what one rank gives, and misuse is refused. */
+#include "check.h"
+#include "harness/mesh.h"
+#include "harness/on_ranks.h"
+
+#include <rankloom/dp.h>
+#include <rankloom/tp.h>
+
+#include <math.h>
+
+typedef struct fixture {
+    loom_mesh *mesh;
+    loom_kernels *kernels;
+    loom_stream *stream;
+    loom_tp *tp;
+} fixture;
+
+static fixture open_tp(loom_comm *world, loom_stream *stream, bool sequence_parallel)
+{
+    fixture f = {.stream = stream};
+
+    f.mesh = test_mesh(world, (loom_layout){.tp = loom_comm_size(world), .seq = 12, .sequence_parallel = sequence_parallel}, NULL);
+    assert_ok(loom_kernels_open(loom_comm_device(world), NULL, &f.kernels));
+    assert_ok(loom_tp_open(f.mesh, f.kernels, stream, &f.tp));
+    return f;
+}
+
+static void close_tp(fixture *f)
+{
+    loom_tp_close(f->tp);
+    loom_kernels_close(f->kernels);
+    loom_mesh_close(f->mesh);
+}
+
+static void assert_near(double value, double want, double tolerance)
+{
+    if (!(fabs(value - want) <= tolerance))
+        fail_msg("%.9g is not %.9g (within %.2g)", value, want, tolerance);
+}
+
+/* --- cross-entropy: cases A03 and A04 ---------------------------------------------------------------------------------------------- */
+
+static void sharded_logits(loom_comm *world, loom_stream *stream)
+{
+    static const float logits[4] = {1, -1, 0.5f, 2};
+    static const double gradient[4] = {0.224207818, 0.0303432286, -0.8640110842, 0.6094600376};
+    fixture f = open_tp(world, stream, false);
+    int64_t columns = loom_tp_vocab_rows(f.tp, 4), first = f.tp->rank * columns;
+    float mine[4], loss, scratch[4];
+
+    for (int64_t i = 0; i < columns; i++)
+        mine[i] = first + i < 4 ? logits[first + i] : 1e30f; /* padding must not be read */
+    assert_ok(loom_tp_cross_entropy(f.tp, 4, columns, mine, &(int32_t){2}, 1, NULL, &loss, scratch));
+    assert_ok(loom_stream_wait(stream));
+    assert_near(loss, 1.9951818981, 2e-6);
+    for (int64_t i = 0; i < columns && first + i < 4; i++)
+        assert_near(mine[i], gradient[first + i], 1e-6);
+    close_tp(&f);
+}
+
+static void cross_entropy_of_sharded_logits_is_that_of_one_rank(void **state)
+{
+    (void)state;
+    for (int ranks = 1; ranks <= 4; ranks++)
+        on_ranks(ranks, sharded_logits);
+}
+
+static void gathered_logits(loom_comm *world, loom_stream *stream)
+{
+    fixture f = open_tp(world, stream, false);
+    float whole[4] = {1, -1, 0.5f, 2}, loss, scratch[4];
+
+    assert_refused(loom_tp_cross_entropy(f.tp, 4, 4, whole, &(int32_t){2}, 1, NULL, &loss, scratch), LOOM_E_INVALID, "4 columns", "tp=2", "has 2");
+    close_tp(&f);
+}
+
+static void gathered_logits_are_refused(void **state)
+{
+    (void)state;
+    on_ranks(2, gathered_logits);
+}
+
+static void zero_logits_of_five(loom_comm *world, loom_stream *stream)
+{
+    static const int64_t padded[5] = {0, 5, 6, 6, 8};
+    fixture f = open_tp(world, stream, false);
+    int64_t columns = loom_tp_vocab_rows(f.tp, 5);
+    float mine[5] = {0}, loss, scratch[4];
+
+    assert_int_equal(columns * f.tp->size, padded[f.tp->size]);
+    assert_ok(loom_tp_cross_entropy(f.tp, 5, columns, mine, &(int32_t){3}, 1, NULL, &loss, scratch));
+    assert_ok(loom_stream_wait(stream));
+    assert_near(loss, 1.6094379124, 1e-6);
+    close_tp(&f);
+}
+
+static void padding_does_not_enter_the_softmax(void **state)
+{
+    (void)state;
+    for (int ranks = 1; ranks <= 4; ranks++)
+        on_ranks(ranks, zero_logits_of_five);
+}
+
+/* --- linear layers -------------------------------------------------------------------------------------------------------------------- */
+
+enum { TOKENS = 12, IN = 10, WIDE = 7 }; /* 7 columns over 2 and 3 ranks: uneven shards */
+
+static float element(int seed, int64_t index)
+{
+    uint32_t z = (uint32_t)(index + 1) * 2654435761u + (uint32_t)seed * 40503u;
+
+    z = (z ^ (z >> 15)) * 2246822519u;
+    return (float)((z ^ (z >> 13)) % 2001) / 1000 - 1;
+}
+
+static double weight1(int64_t out, int64_t in)
+{
+    return element(1, out * IN + in);
+}
+
+static double weight2(int64_t out, int64_t in)
+{
+    return element(2, out * WIDE + in);
+}
+
+static void fill(loom_param *param, int seed)
+{
+    int64_t count = loom_shard_local_count(&param->shard);
+
+    for (int64_t i = 0; i < count; i++)
+        param->value[i] = element(seed, loom_shard_global_index(&param->shard, i));
+}
+
+/* y = W2 (W1 x) in f64 loops, and dx for dy = element(4). */
+static double reference_y(int64_t t, int64_t out)
+{
+    double y = 0;
+
+    for (int64_t w = 0; w < WIDE; w++) {
+        double h = 0;
+
+        for (int64_t i = 0; i < IN; i++)
+            h += weight1(w, i) * element(3, t * IN + i);
+        y += weight2(out, w) * h;
+    }
+    return y;
+}
+
+static double reference_dx(int64_t t, int64_t in)
+{
+    double dx = 0;
+
+    for (int64_t w = 0; w < WIDE; w++) {
+        double dh = 0;
+
+        for (int64_t o = 0; o < IN; o++)
+            dh += weight2(o, w) * element(4, t * IN + o);
+        dx += weight1(w, in) * dh;
+    }
+    return dx;
+}
+
+static void column_then_row(loom_comm *world, loom_stream *stream, bool sequence_parallel)
+{
+    fixture f = open_tp(world, stream, sequence_parallel);
+    loom_linear up, down;
+    loom_param_list params = {0};
+    loom_dp *dp;
+    float x[TOKENS * IN], full[TOKENS * IN], partial[TOKENS * IN], wide[TOKENS * WIDE], y[TOKENS * IN], dy[TOKENS * IN], dx[TOKENS * IN];
+    int64_t local = loom_tp_local_tokens(f.tp, TOKENS), first = sequence_parallel ? f.tp->rank * local : 0;
+    const float *seen;
+
+    assert_ok(loom_linear_init(&up, f.tp, &(loom_linear_config){LOOM_LINEAR_COLUMN, "up", IN, WIDE}));
+    assert_ok(loom_linear_init(&down, f.tp, &(loom_linear_config){LOOM_LINEAR_ROW, "down", WIDE, IN}));
+    assert_ok(loom_linear_declare(&up, &params));
+    assert_ok(loom_linear_declare(&down, &params));
+    assert_ok(loom_dp_open(f.mesh, &params, &(loom_dp_config){.adamw = {0.9, 0.95, 1e-8, 0, 0}}, stream, &dp));
+    fill(&up.weight, 1);
+    fill(&down.weight, 2);
+    for (int64_t i = 0; i < local * IN; i++) {
+        x[i] = element(3, first * IN + i);
+        dy[i] = element(4, first * IN + i);
+    }
+    assert_ok(loom_tp_enter(f.tp, x, TOKENS, IN, full, &seen));
+    assert_ok(loom_linear_forward(&up, seen, TOKENS, wide, 0));
+    assert_ok(loom_linear_forward(&down, wide, TOKENS, partial, 0));
+    assert_ok(loom_tp_leave(f.tp, partial, TOKENS, IN, y));
+    assert_ok(loom_stream_wait(stream));
+    for (int64_t i = 0; i < local * IN; i++)
+        assert_near(y[i], reference_y(first + i / IN, i % IN), 1e-5);
+
+    assert_ok(loom_tp_leave_backward(f.tp, dy, TOKENS, IN, full, &seen));
+    assert_ok(loom_linear_backward_input(&down, seen, 0, TOKENS, wide, false));
+    assert_ok(loom_linear_backward_input(&up, wide, 0, TOKENS, partial, false));
+    assert_ok(loom_tp_enter_backward_begin(f.tp, partial, TOKENS, IN, dx));
+    assert_ok(loom_tp_enter_backward_end(f.tp));
+    assert_ok(loom_stream_wait(stream));
+    for (int64_t i = 0; i < local * IN; i++)
+        assert_near(dx[i], reference_dx(first + i / IN, i % IN), 1e-5);
+    loom_dp_close(dp);
+    loom_param_list_free(&params);
+    close_tp(&f);
+}
+
+static void whole_rows(loom_comm *world, loom_stream *stream)
+{
+    column_then_row(world, stream, false);
+}
+
+static void own_rows(loom_comm *world, loom_stream *stream)
+{
+    column_then_row(world, stream, true);
+}
+
+static void columns_then_rows_equal_two_plain_products(void **state)
+{
+    (void)state;
+    for (int ranks = 1; ranks <= 3; ranks++)
+        on_ranks(ranks, whole_rows);
+}
+
+static void columns_then_rows_equal_two_plain_products_with_sequence_parallelism(void **state)
+{
+    (void)state;
+    for (int ranks = 2; ranks <= 3; ranks++)
+        on_ranks(ranks, own_rows);
+}
+
+static void eleven_tokens(loom_comm *world, loom_stream *stream)
+{
+    fixture f = open_tp(world, stream, true);
+    float x[24] = {0}, full[24];
+    const float *seen;
+
+    assert_refused(loom_tp_enter(f.tp, x, 11, 2, full, &seen), LOOM_E_INVALID, "tp=2", "11 tokens", "10 and 12");
+    close_tp(&f);
+}
+
+static void tokens_that_cannot_be_split_are_refused(void **state)
+{
+    (void)state;
+    on_ranks(2, eleven_tokens);
+}
+
+static void kv_blocks(loom_comm *world, loom_stream *stream)
+{
+    fixture f = open_tp(world, stream, false);
+    loom_linear k;
+    loom_tp_block block = {4, 2}; /* two kv heads of two over four ranks */
+    loom_range range = loom_tp_block_range(f.tp, &block);
+
+    assert_int_equal(range.begin, f.tp->rank / 2 * 2);
+    assert_int_equal(range.end, range.begin + 2);
+    assert_ok(loom_linear_init(&k, f.tp, &(loom_linear_config){LOOM_LINEAR_COLUMN, "k", 3, 4, .blocks = {block}, .n_blocks = 1}));
+    assert_int_equal(k.weight.shard.holders, 2);
+    assert_int_equal(k.weight.shard.holder, f.tp->rank % 2);
+    assert_int_equal(k.weight.shard.gradient, LOOM_GRADIENT_PARTIAL);
+    assert_int_equal(k.weight.shard.shape[0], 4); /* the global size is carried, not rebuilt from local times ranks */
+    close_tp(&f);
+}
+
+static void fewer_kv_heads_than_ranks_are_shared(void **state)
+{
+    (void)state;
+    on_ranks(4, kv_blocks);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(cross_entropy_of_sharded_logits_is_that_of_one_rank),
+        cmocka_unit_test(gathered_logits_are_refused),
+        cmocka_unit_test(padding_does_not_enter_the_softmax),
+        cmocka_unit_test(columns_then_rows_equal_two_plain_products),
+        cmocka_unit_test(columns_then_rows_equal_two_plain_products_with_sequence_parallelism),
+        cmocka_unit_test(tokens_that_cannot_be_split_are_refused),
+        cmocka_unit_test(fewer_kv_heads_than_ranks_are_shared),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
