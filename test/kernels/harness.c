@@ -178,7 +178,7 @@ static const void *fixture_bytes(const char *name, int64_t *count)
     uint64_t header;
 
     if (!file)
-        file = read_file("ops.safetensors");
+        file = read_file("fixtures/ops.safetensors");
     memcpy(&header, file, sizeof header);
     snprintf(key, sizeof key, "\"%s\"", name);
     const char *entry = strstr(file + 8, key), *offsets = entry ? strstr(entry, "\"data_offsets\"") : NULL;
@@ -215,7 +215,7 @@ double fixture_distance(const char *operation, const char *output)
     double distance = 0;
 
     if (!file)
-        file = read_file("ops.json");
+        file = read_file("fixtures/ops.json");
     snprintf(key, sizeof key, "\"%s\": {", operation);
     const char *at = strstr(file, key);
     at = at ? strstr(at, "\"float32_distance\"") : NULL;

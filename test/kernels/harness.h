@@ -54,7 +54,7 @@ enum { GUARD = 7 };
 float *guarded_rows(int64_t rows, int64_t cols, int64_t ld);
 void assert_guards(const char *maker, const char *what, const float *matrix, int64_t rows, int64_t cols, int64_t ld);
 
-/* Tensors of test/data/ops.safetensors ("layernorm.in.x"), and how far f32 PyTorch lands from f64 (ops.json): relative L2. */
+/* Tensors of test/data/fixtures/ops.safetensors ("layernorm.in.x"), and how far f32 PyTorch lands from f64 (ops.json): relative L2. */
 const float *fixture(const char *name, int64_t *count);
 const int32_t *fixture_ints(const char *name, int64_t *count);
 double *fixture_doubles(const char *name, int64_t *count);
