@@ -483,6 +483,32 @@ static void zero_1_gives_the_bits_of_zero_0_with_the_memory_and_traffic_it_promi
     on_ranks(4, zero_against_none);
 }
 
+/* Buckets of one parameter each: the last parameter's leaves before the first one's gradient is even there. */
+static void early_bucket(loom_comm *world, loom_stream *stream)
+{
+    loom_mesh *mesh = test_mesh(world, (loom_layout){.dp = 2, .zero = 1}, NULL);
+    loom_param first = param_of("first", 64, 0), last = param_of("last", 64, 0), *params[] = {&first, &last}, *done[] = {&last};
+    loom_dp *dp = open_dp(mesh, params, 2, 64, 0, stream);
+    loom_dp_result result;
+    loom_traffic traffic;
+
+    assert_ok(loom_dp_begin(dp));
+    last.gradient[0] = 1;
+    loom_comm_reset_traffic(mesh->gradient);
+    assert_ok(loom_dp_ready(dp, done, 1));
+    loom_comm_traffic(mesh->gradient, &traffic);
+    assert_int_equal(traffic.calls[LOOM_CALL_REDUCE_SCATTER], 1);
+    first.gradient[0] = 3; /* still ours to write */
+    assert_ok(loom_dp_reduce_only(dp, 1, &result));
+    assert_true(first.gradient[0] == 6 && last.gradient[0] == 2);
+    loom_comm_traffic(mesh->gradient, &traffic);
+    assert_int_equal(traffic.calls[LOOM_CALL_REDUCE_SCATTER], 2);
+    loom_dp_close(dp);
+    loom_mesh_close(mesh);
+}
+
+static void a_bucket_leaves_when_its_last_gradient_is_complete(void **state) { (void)state; on_ranks(2, early_bucket); }
+
 /* The parts of all ranks are disjoint and cover the parameter, and hold what plain AdamW keeps: m = (1 - beta1) g after one step. */
 static void state_parts(loom_comm *world, loom_stream *stream)
 {
@@ -677,6 +703,7 @@ int main(void)
         cmocka_unit_test(the_norm_counts_every_weight_once),
         cmocka_unit_test(padding_counts_nowhere_and_stays_zero),
         cmocka_unit_test(zero_1_gives_the_bits_of_zero_0_with_the_memory_and_traffic_it_promises),
+        cmocka_unit_test(a_bucket_leaves_when_its_last_gradient_is_complete),
         cmocka_unit_test(optimizer_state_is_cut_without_gap_or_overlap),
         cmocka_unit_test(replicated_weights_are_equal_to_the_bit_after_100_steps),
         cmocka_unit_test(a_norm_that_is_no_number_stops_every_rank_and_names_the_parameter),
