@@ -59,6 +59,7 @@ LOOM_API bool loom_read_bool(loom_reader *reader, const loom_node *map, const ch
 LOOM_API bool loom_read_text(loom_reader *reader, const loom_node *map, const char *key, const char **value); /* borrowed from the document */
 /* `names` is NULL-terminated; *value is the index. The problem of a wrong word lists them and names the nearest. */
 LOOM_API bool loom_read_choice(loom_reader *reader, const loom_node *map, const char *key, const char *const *names, int *value);
+/* Lists of at most `capacity`. One wrong element makes the list wrong: *count stays, and `values` may be half filled. */
 LOOM_API bool loom_read_i64_list(loom_reader *reader, const loom_node *map, const char *key, int64_t low, int64_t high, size_t capacity, int64_t *values, size_t *count);
 LOOM_API bool loom_read_f64_list(loom_reader *reader, const loom_node *map, const char *key, double low, double high, size_t capacity, double *values, size_t *count);
 /* Parses the scalar `node` itself (an element of a list, a value of either of two kinds) by the same rules; notes nothing. */

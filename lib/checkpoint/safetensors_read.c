@@ -1,5 +1,6 @@
 /* Opening weight files: one, several by an index, or whatever a folder holds. */
 #include "checkpoint/safetensors_format.h"
+#include "core/bf16.h"
 #include "core/file.h"
 
 #include <dirent.h>
@@ -322,48 +323,66 @@ const char *loom_safetensors_metadata(const loom_safetensors *file, const char *
     return loom_node_text(loom_node_get(metadata, key));
 }
 
-/* Element `i` of a floating tensor; the data is not aligned. */
-static float element(const loom_tensor_view *t, int64_t i)
-{
-    uint16_t half;
-    float single;
-    double twice;
+/* --- to f32; the data is not aligned ------------------------------------------------------------------------------------------ */
 
-    switch (t->dtype) {
-    case LOOM_F64:
-        memcpy(&twice, (const char *)t->data + i * 8, 8);
-        return (float)twice;
-    case LOOM_BF16:
-        memcpy(&half, (const char *)t->data + i * 2, 2);
-        return loom_f32_from_bf16(half);
-    case LOOM_F16:
-        memcpy(&half, (const char *)t->data + i * 2, 2);
-        return loom_f32_from_f16(half);
-    case LOOM_F8E4M3:
-        return loom_f32_from_f8e4m3(((const uint8_t *)t->data)[i]);
-    case LOOM_F8E5M2:
-        return loom_f32_from_f8e5m2(((const uint8_t *)t->data)[i]);
-    default: /* F32: loom_tensor_to_f32() lets nothing else through */
-        memcpy(&single, (const char *)t->data + i * 4, 4);
-        return single;
+static void widen_f64(const char *from, int64_t count, float *out)
+{
+    for (int64_t i = 0; i < count; i++) {
+        double value;
+        memcpy(&value, from + 8 * i, sizeof value);
+        out[i] = (float)value;
     }
+}
+
+static void widen_bf16(const char *from, int64_t count, float *out)
+{
+    for (int64_t i = 0; i < count; i++) {
+        uint16_t half;
+        memcpy(&half, from + 2 * i, sizeof half);
+        out[i] = loom_bf16_widen(half);
+    }
+}
+
+static void widen_f16(const char *from, int64_t count, float *out)
+{
+    for (int64_t i = 0; i < count; i++) {
+        uint16_t half;
+        memcpy(&half, from + 2 * i, sizeof half);
+        out[i] = loom_f32_from_f16(half);
+    }
+}
+
+static void widen_f8(const char *from, int64_t count, loom_dtype dtype, float *out)
+{
+    for (int64_t i = 0; i < count; i++)
+        out[i] = dtype == LOOM_F8E4M3 ? loom_f32_from_f8e4m3((uint8_t)from[i]) : loom_f32_from_f8e5m2((uint8_t)from[i]);
 }
 
 loom_status loom_tensor_to_f32(const loom_tensor_view *tensor, int64_t first, int64_t count, float *out)
 {
-    bool floating = tensor->dtype == LOOM_F32 || tensor->dtype == LOOM_F64 || tensor->dtype == LOOM_BF16 || tensor->dtype == LOOM_F16 ||
-                    tensor->dtype == LOOM_F8E4M3 || tensor->dtype == LOOM_F8E5M2;
-
-    if (!floating)
-        return loom_fail(LOOM_E_INVALID, "tensor %s has type %s, which is no floating type", tensor->name, tensor->type);
     if (first < 0 || count < 0 || first > tensor->count || count > tensor->count - first)
         return loom_fail(LOOM_E_INVALID, "tensor %s has %lld elements; %lld from %lld on are not all there", tensor->name, (long long)tensor->count,
                          (long long)count, (long long)first);
-    if (tensor->dtype == LOOM_F32 && count) {
-        memcpy(out, (const char *)tensor->data + first * 4, (size_t)count * 4);
+    const char *from = (const char *)tensor->data + (size_t)first * loom_dtype_bytes(tensor->dtype);
+    switch (tensor->dtype) {
+    case LOOM_F32:
+        if (count)
+            memcpy(out, from, (size_t)count * sizeof *out);
         return LOOM_OK;
+    case LOOM_F64:
+        widen_f64(from, count, out);
+        return LOOM_OK;
+    case LOOM_BF16:
+        widen_bf16(from, count, out);
+        return LOOM_OK;
+    case LOOM_F16:
+        widen_f16(from, count, out);
+        return LOOM_OK;
+    case LOOM_F8E4M3:
+    case LOOM_F8E5M2:
+        widen_f8(from, count, tensor->dtype, out);
+        return LOOM_OK;
+    default:
+        return loom_fail(LOOM_E_INVALID, "tensor %s has type %s, which is no floating type", tensor->name, tensor->type);
     }
-    for (int64_t i = 0; i < count; i++)
-        out[i] = element(tensor, first + i);
-    return LOOM_OK;
 }

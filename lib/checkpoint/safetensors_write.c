@@ -1,5 +1,6 @@
 /* Writing weight files: the headers follow from the specs, then the data streams through. */
 #include "checkpoint/safetensors_format.h"
+#include "core/bf16.h"
 #include "core/file.h"
 
 #include <stdio.h>
@@ -261,24 +262,20 @@ loom_status loom_safetensors_write(loom_safetensors_writer *w, const void *data,
 
 static void narrow(const float *values, size_t count, loom_dtype dtype, void *out)
 {
-    for (size_t i = 0; i < count; i++)
-        switch (dtype) {
-        case LOOM_BF16:
-            ((uint16_t *)out)[i] = loom_bf16_from_f32(values[i]);
-            break;
-        case LOOM_F16:
-            ((uint16_t *)out)[i] = loom_f16_from_f32(values[i]);
-            break;
-        case LOOM_F8E4M3:
-            ((uint8_t *)out)[i] = loom_f8e4m3_from_f32(values[i]);
-            break;
-        case LOOM_F8E5M2:
-            ((uint8_t *)out)[i] = loom_f8e5m2_from_f32(values[i]);
-            break;
-        default: /* F64 */
-            ((double *)out)[i] = values[i];
-            break;
-        }
+    uint16_t *halves = out;
+    uint8_t *bytes = out;
+    double *doubles = out;
+
+    for (size_t i = 0; dtype == LOOM_BF16 && i < count; i++)
+        halves[i] = loom_bf16_round(values[i]);
+    for (size_t i = 0; dtype == LOOM_F16 && i < count; i++)
+        halves[i] = loom_f16_from_f32(values[i]);
+    for (size_t i = 0; dtype == LOOM_F8E4M3 && i < count; i++)
+        bytes[i] = loom_f8e4m3_from_f32(values[i]);
+    for (size_t i = 0; dtype == LOOM_F8E5M2 && i < count; i++)
+        bytes[i] = loom_f8e5m2_from_f32(values[i]);
+    for (size_t i = 0; dtype == LOOM_F64 && i < count; i++)
+        doubles[i] = values[i];
 }
 
 loom_status loom_safetensors_write_f32(loom_safetensors_writer *w, const float *values, size_t count)

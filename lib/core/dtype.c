@@ -1,6 +1,8 @@
 /* Element types: sizes, names, and rounding between f32 and the narrow floats. */
 #include <rankloom/dtype.h>
 
+#include "core/bf16.h"
+
 #include <string.h>
 #include <strings.h>
 
@@ -131,16 +133,12 @@ static float widen(uint32_t bits, const narrow_format *format)
 
 uint16_t loom_bf16_from_f32(float value)
 {
-    uint32_t bits = bits_of(value);
-
-    if ((bits & 0x7fffffffu) > F32_INFINITY)
-        return (uint16_t)((bits >> 16) | 0x40); /* quiet, and never an infinity by losing low bits */
-    return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1)) >> 16);
+    return loom_bf16_round(value);
 }
 
 float loom_f32_from_bf16(uint16_t bits)
 {
-    return float_of((uint32_t)bits << 16);
+    return loom_bf16_widen(bits);
 }
 
 uint16_t loom_f16_from_f32(float value)
