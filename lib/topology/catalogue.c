@@ -55,7 +55,7 @@ static void cut_label(const char *label, label_parts *parts)
         }
         double memory = memory_of_token(token);
         if (memory > 0) {
-            parts->memory_gb = memory;
+            parts->memory_gb = parts->memory_gb > 0 ? parts->memory_gb : memory; /* "96GB/144GB": the first */
             memset(token, 0, TOKEN_BYTES);
         } else {
             parts->count++;

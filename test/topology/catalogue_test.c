@@ -95,6 +95,74 @@ static void every_name_of_the_catalogue_finds_itself(void **state)
     assert_non_null(strstr(loom_last_error(), "p5.48xlarge"));
 }
 
+/* --- against the table of published figures ----------------------------------------------------------------------------- */
+
+enum { COLUMNS = 19 };
+
+/* Cuts a line of CSV in place; quoted cells may hold commas. */
+static int cut_row(char *line, char *cell[COLUMNS])
+{
+    int count = 0;
+
+    for (char *at = line; count < COLUMNS;) {
+        bool quoted = *at == '"';
+        cell[count++] = at += quoted;
+        at += strcspn(at, quoted ? "\"" : ",\n");
+        char *end = at;
+        if (quoted)
+            at += 1;
+        char next = *at;
+        *end = '\0';
+        if (next != ',')
+            break;
+        at++;
+    }
+    return count;
+}
+
+/* A cell with one number is the figure; an empty one is unknown; "96 or 144" names its first. */
+static void same_number(const char *part, const char *column, const char *cell, loom_figure figure, double unit)
+{
+    double value = strtod(cell, NULL);
+
+    if (value == 0 && loom_known(figure))
+        fail_msg("%s: %s is %g, but the table has none", part, column, figure.value / unit);
+    if (value != 0 && (!loom_known(figure) || figure.value / unit < value * 0.999999 || figure.value / unit > value * 1.000001))
+        fail_msg("%s: %s is %g, the table says %s", part, column, figure.value / unit, cell);
+}
+
+static void figures_are_those_that_were_published(void **state)
+{
+    char line[1024], *cell[COLUMNS];
+    FILE *table = fopen(test_data("reference/gpus.csv"), "r");
+    int rows = 0;
+
+    (void)state;
+    assert_non_null(table);
+    assert_non_null(fgets(line, sizeof line, table));
+    while (fgets(line, sizeof line, table)) {
+        loom_chip chip;
+        assert_true(cut_row(line, cell) >= 18);
+        assert_ok(loom_chip_find(cell[0], &chip));
+        assert_string_equal(chip.name, cell[0]);
+        same_number(cell[0], "bf16", cell[3], chip.peak[LOOM_MATH_16], 1e12);
+        same_number(cell[0], "fp8", cell[4], chip.peak[LOOM_MATH_8], 1e12);
+        same_number(cell[0], "fp4", cell[5], chip.peak[LOOM_MATH_4], 1e12);
+        same_number(cell[0], "tf32", cell[6], chip.peak[LOOM_MATH_TF32], 1e12);
+        same_number(cell[0], "memory", cell[7], chip.memory_nominal_bytes, 1e9);
+        if (*cell[8]) /* where nobody printed what a program sees, we assume a share of the label */
+            same_number(cell[0], "visible memory", cell[8], chip.memory_bytes, 1073741824.0);
+        same_number(cell[0], "memory bandwidth", cell[9], chip.memory_bandwidth, 1e9);
+        if (strcmp(cell[0], "A100-PCIe-80GB") != 0) /* the table has its bus there, we its bridge: see its notes */
+            same_number(cell[0], "link", cell[11], chip.link_bandwidth, 1e9);
+        same_number(cell[0], "network", cell[14], chip.nic_bandwidth, 1e9 / 8);
+        same_number(cell[0], "power", cell[16], chip.power_w, 1);
+        rows++;
+    }
+    fclose(table);
+    assert_int_equal(rows, loom_catalogue_chip_count);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -102,6 +170,7 @@ int main(void)
         cmocka_unit_test(memory_in_a_label_overrides_the_part),
         cmocka_unit_test(a_chip_nobody_knows_has_memory_and_nothing_else),
         cmocka_unit_test(a_wrong_name_is_refused_with_the_nearest),
+        cmocka_unit_test(figures_are_those_that_were_published),
         cmocka_unit_test(every_name_of_the_catalogue_finds_itself),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
