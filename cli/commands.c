@@ -13,7 +13,7 @@ extern const loom_command loom_command_plot;
 extern const loom_command loom_command_score;
 extern const loom_command loom_command_collective;
 extern const loom_command loom_command_check, loom_command_verify, loom_command_draw;
-extern const loom_command loom_command_completion, loom_command_help;
+extern const loom_command loom_command_completion, loom_command_manual, loom_command_help;
 
 const loom_command *const loom_commands[] = {
     &loom_command_topo,
@@ -26,6 +26,7 @@ const loom_command *const loom_commands[] = {
     &loom_command_score,
     &loom_command_collective,
     &loom_command_completion,
+    &loom_command_manual,
     &loom_command_help,
     NULL,
 };
