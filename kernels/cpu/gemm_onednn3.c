@@ -37,22 +37,22 @@ done:
 
 /* The library offers implementations, its own favourite first. For f32 matrices as they lie in memory its classic packing GEMM ("gemm:jit") is about
  * 5 % faster than that favourite ("brg:…"), so it is taken where it is offered. */
-static dnnl_status_t choose(dnnl_primitive_desc_t *description)
+static dnnl_status_t choose(dnnl_primitive_desc_t *description, dnnl_engine_t engine, const_dnnl_memory_desc_t a, const_dnnl_memory_desc_t b,
+                            const_dnnl_memory_desc_t bias, const_dnnl_memory_desc_t c, dnnl_primitive_attr_t attributes)
 {
-    dnnl_primitive_desc_t offered = NULL;
     const char *name;
     dnnl_status_t status;
 
-    TRY(dnnl_primitive_desc_clone(&offered, *description));
+    TRY(dnnl_matmul_primitive_desc_create(description, engine, a, b, bias, c, attributes));
     do {
-        if (dnnl_primitive_desc_query(offered, dnnl_query_impl_info_str, 0, &name) == dnnl_success && strncmp(name, "gemm:jit", 8) == 0) {
-            dnnl_primitive_desc_destroy(*description);
-            *description = offered;
+        TRY(dnnl_primitive_desc_query(*description, dnnl_query_impl_info_str, 0, &name));
+        if (strncmp(name, "gemm:jit", 8) == 0)
             return dnnl_success;
-        }
-    } while (dnnl_primitive_desc_next_impl(offered) == dnnl_success);
+    } while (dnnl_primitive_desc_next_impl(*description) == dnnl_success);
+    TRY(dnnl_primitive_desc_destroy(*description)); /* it stands at the last, the slowest: back to the first */
+    *description = NULL;
+    TRY(dnnl_matmul_primitive_desc_create(description, engine, a, b, bias, c, attributes));
 done:
-    dnnl_primitive_desc_destroy(offered);
     return status;
 }
 
@@ -78,8 +78,7 @@ dnnl_status_t loom_matmul_make(dnnl_engine_t engine, matmul *made)
         TRY(dnnl_memory_desc_create_with_strides(&bias, 3 - skip, bias_dims + skip, dnnl_f32, bias_strides + skip));
     TRY(dnnl_primitive_attr_create(&attributes));
     TRY(make_attributes(s, attributes));
-    TRY(dnnl_matmul_primitive_desc_create(&description, engine, a, b, bias, c, attributes));
-    TRY(choose(&description));
+    TRY(choose(&description, engine, a, b, bias, c, attributes));
     TRY(dnnl_primitive_create(&made->primitive, description));
     const_dnnl_memory_desc_t scratchpad = dnnl_primitive_desc_query_md(description, dnnl_query_scratchpad_md, 0);
     made->scratchpad_bytes = dnnl_memory_desc_get_size(scratchpad);
