@@ -45,14 +45,15 @@ static int least_buffers(const loom_schedule *schedule)
 static void print_facts(const loom_schedule *s, const loom_schedule_facts *facts, int buffers)
 {
     bool split = false;
+    int least = buffers < 0 ? least_buffers(s) : buffers;
 
     for (int i = 0; i < s->stages; i++)
         split |= facts->peak_before_input[i] != facts->peak_in_flight[i];
     printf("proved: complete, causal, every action on the stage of its chunk, every channel in one order\n");
     if (buffers < 0)
-        printf("proved: no deadlock; with blocking sends it needs %d buffers a channel\n", least_buffers(s));
+        printf("proved: no deadlock; with blocking sends it needs %d buffer%s a channel\n", least, least == 1 ? "" : "s");
     else
-        printf("proved: no deadlock with %d buffer%s a channel\n", buffers, buffers == 1 ? "" : "s");
+        printf("proved: no deadlock with %d buffer%s a channel\n", least, least == 1 ? "" : "s");
     printf("most micro-batches times chunks that a stage holds%s:\n", split ? " (until the input gradient)" : "");
     for (int i = 0; i < s->stages; i++) {
         printf("  stage %-4d %4d", i, facts->peak_in_flight[i]);
