@@ -122,6 +122,8 @@ typedef enum loom_layer_kind { LOOM_LAYER_DENSE, LOOM_LAYER_EXPERTS, LOOM_LAYER_
 double loom_pass_seconds(const loom_pass *pass);
 void loom_pass_add(loom_pass *sum, const loom_pass *pass, double times);
 loom_pass_pair loom_layer_cost(const loom_job *job, const loom_degrees *degrees, loom_layer_kind kind);
+/* A layer with experts can cost no less, whatever ep and etp are. */
+loom_pass_pair loom_layer_cost_bound(const loom_job *job, const loom_degrees *degrees);
 loom_pass_pair loom_embedding_cost(const loom_job *job, const loom_degrees *degrees);
 loom_pass_pair loom_head_cost(const loom_job *job, const loom_degrees *degrees); /* final norm, head, loss */
 

@@ -374,6 +374,20 @@ loom_pass_pair loom_layer_cost(const loom_job *job, const loom_degrees *degrees,
     return pair;
 }
 
+loom_pass_pair loom_layer_cost_bound(const loom_job *job, const loom_degrees *degrees)
+{
+    loom_job easy = *job;
+    loom_degrees g = *degrees;
+
+    /* one group with all rows, nobody to exchange with: as grouped GEMMs grow, each row only gets cheaper */
+    easy.machine.dev[LOOM_DEV_GROUPED_0].value = 0;
+    easy.model.moe.experts = 1;
+    easy.soft[LOOM_SOFT_KERNELS_MOE] = job->soft[LOOM_SOFT_KERNELS_MOE];
+    g.ep = g.etp = 1;
+    g.places.ep = g.places.etp = (loom_group){1, 1, 1};
+    return loom_layer_cost(&easy, &g, LOOM_LAYER_EXPERTS);
+}
+
 loom_pass_pair loom_embedding_cost(const loom_job *job, const loom_degrees *degrees)
 {
     shape s = shape_of(job, degrees);

@@ -5,13 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-void loom_layer_table_make(const loom_job *job, const loom_degrees *g, loom_layer_table *t)
+static void fill_table(const loom_job *job, const loom_degrees *g, bool cheapest_experts, loom_layer_table *t)
 {
     memset(t, 0, sizeof *t);
     for (int kind = 0; kind < LOOM_LAYER_KINDS; kind++) {
         if (kind == LOOM_LAYER_EXPERTS && job->model.moe.experts == 0)
             continue;
-        t->layer[kind] = loom_layer_cost(job, g, kind);
+        t->layer[kind] = cheapest_experts && kind == LOOM_LAYER_EXPERTS ? loom_layer_cost_bound(job, g) : loom_layer_cost(job, g, kind);
         t->forward[kind] = loom_pass_seconds(&t->layer[kind].forward);
         t->backward[kind] = loom_pass_seconds(&t->layer[kind].backward);
         t->weight[kind] = t->layer[kind].backward.weight;
@@ -25,6 +25,16 @@ void loom_layer_table_make(const loom_job *job, const loom_degrees *g, loom_laye
     t->head_weight = t->head.backward.weight;
 }
 
+void loom_layer_table_make(const loom_job *job, const loom_degrees *g, loom_layer_table *t)
+{
+    fill_table(job, g, false, t);
+}
+
+void loom_layer_table_make_bound(const loom_job *job, const loom_degrees *g, loom_layer_table *t)
+{
+    fill_table(job, g, true, t);
+}
+
 enum { MOST_LAYERS = 1024 };
 
 typedef struct splitter {
@@ -32,26 +42,34 @@ typedef struct splitter {
     const loom_degrees *g;
     const loom_layer_table *layers;
     const loom_memory_table *memory;
-    double limit;
+    double limit, bound;
     int n_layers, stages;
     int experts_before[MOST_LAYERS + 1]; /* among the first so many layers */
     double forward[MOST_LAYERS + 1], backward[MOST_LAYERS + 1]; /* sums over the first so many layers */
     double in_flight[LOOM_MAX_STAGES];
     double micro_batches;
+    double worst; /* a term from which on nobody is interested */
 } splitter;
 
-static void prepare(splitter *s)
+static void prepare_memory(splitter *s)
 {
     s->n_layers = (int)s->job->model.layers;
-    for (int i = 0; i < s->n_layers; i++) {
-        loom_layer_kind kind = loom_layer_kind_of(&s->job->model, i);
-        s->experts_before[i + 1] = s->experts_before[i] + (kind == LOOM_LAYER_EXPERTS);
-        s->forward[i + 1] = s->forward[i] + s->layers->forward[kind];
-        s->backward[i + 1] = s->backward[i] + s->layers->backward[kind];
-    }
+    s->experts_before[0] = 0;
+    for (int i = 0; i < s->n_layers; i++)
+        s->experts_before[i + 1] = s->experts_before[i] + (loom_layer_kind_of(&s->job->model, i) == LOOM_LAYER_EXPERTS);
     s->micro_batches = (double)(s->job->global_batch / ((int64_t)s->g->micro_batch * s->g->dp));
     for (int i = 0; i < s->stages; i++)
         s->in_flight[i] = loom_in_flight(s->g, i, (int64_t)s->micro_batches);
+}
+
+static void prepare_time(splitter *s)
+{
+    s->forward[0] = s->backward[0] = 0;
+    for (int i = 0; i < s->n_layers; i++) {
+        loom_layer_kind kind = s->experts_before[i + 1] > s->experts_before[i] ? LOOM_LAYER_EXPERTS : LOOM_LAYER_DENSE;
+        s->forward[i + 1] = s->forward[i] + s->layers->forward[kind];
+        s->backward[i + 1] = s->backward[i] + s->layers->backward[kind];
+    }
 }
 
 static loom_stage_load load_of(const splitter *s, int stage, int first, int n)
@@ -101,7 +119,7 @@ static unsigned short choose(const splitter *s, int stage, int u, const double *
 {
     int most = s->n_layers - u, chosen = 0;
 
-    *best = INFINITY;
+    *best = s->worst;
     for (int n = stage == s->stages - 1 ? most : 0; n <= most; n++) {
         if (busy_bound(s, stage, u, n) >= *best)
             break; /* more layers only make it worse */
@@ -109,11 +127,19 @@ static unsigned short choose(const splitter *s, int stage, int u, const double *
         if (value >= *best)
             continue;
         if (!fits(s, stage, u, n))
-            break;
+            break; /* nor do more layers */
         *best = value;
         chosen = n;
     }
+    if (*best >= s->worst)
+        *best = INFINITY;
     return (unsigned short)chosen;
+}
+
+/* A pipeline of `bound` seconds or more has a term like this: every schedule is busy m times on its busiest stage. */
+static double worst_term(const splitter *s)
+{
+    return s->g->pipeline == LOOM_PIPE_1F1B ? s->bound : s->bound / s->micro_batches;
 }
 
 /* Works from the last stage back; take[stage][u] remembers how many layers each choice gives. */
@@ -176,9 +202,10 @@ static bool earliest_within(const splitter *s, double bound, int *earliest)
 
 static bool chunks_fit(const splitter *s, const int *chunk_layers)
 {
-    loom_stage_load loads[LOOM_MAX_STAGES] = {0};
+    loom_stage_load loads[LOOM_MAX_STAGES];
     int first = 0, chunks = s->g->pp * s->g->vpp;
 
+    memset(loads, 0, (size_t)s->stages * sizeof *loads);
     loads[0].first = true;
     loads[loom_degrees_stage_of_chunk(s->g, chunks - 1)].last = true;
     for (int chunk = 0; chunk < chunks; first += chunk_layers[chunk++]) {
@@ -222,12 +249,34 @@ static bool split_chunks(const splitter *s, int *chunk_layers)
     return chunks_fit(s, chunk_layers);
 }
 
-bool loom_split_best(const loom_job *job, const loom_degrees *g, const loom_layer_table *layers, const loom_memory_table *memory, double limit, int *chunk_layers)
+bool loom_split_fits(const loom_job *job, const loom_degrees *g, const loom_memory_table *memory, double limit, const int *chunk_layers)
 {
-    splitter s = {.job = job, .g = g, .layers = layers, .memory = memory, .limit = limit, .stages = g->pp};
+    splitter s; /* large: only what is read gets a value */
+
+    s.job = job;
+    s.g = g;
+    s.memory = memory;
+    s.limit = limit;
+    s.stages = g->pp;
+    prepare_memory(&s);
+    return chunks_fit(&s, chunk_layers);
+}
+
+bool loom_split_best(const loom_job *job, const loom_degrees *g, const loom_layer_table *layers, const loom_memory_table *memory, double limit, double bound, int *chunk_layers)
+{
+    splitter s;
 
     if (job->model.layers > MOST_LAYERS)
         return false;
-    prepare(&s);
+    s.job = job;
+    s.g = g;
+    s.layers = layers;
+    s.memory = memory;
+    s.limit = limit;
+    s.bound = bound;
+    s.stages = g->pp;
+    prepare_memory(&s);
+    prepare_time(&s);
+    s.worst = worst_term(&s);
     return g->vpp == 1 ? split_stages(&s, chunk_layers) : split_chunks(&s, chunk_layers);
 }

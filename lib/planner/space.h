@@ -1,0 +1,49 @@
+/* The space of legal layouts: which degrees there are to choose from. Follows the rules of loom_layout_resolve(); a test compares. */
+#ifndef LOOM_PLANNER_SPACE_H
+#define LOOM_PLANNER_SPACE_H
+
+#include "planner/limits.h"
+
+enum { LOOM_MOST_CHOICES = 512 };
+
+typedef struct loom_choices {
+    int at[LOOM_MOST_CHOICES];
+    int count;
+} loom_choices;
+
+typedef struct loom_space {
+    const loom_job *job;
+    const loom_limits *limits;
+    int world;
+} loom_space;
+
+void loom_space_tp(const loom_space *space, loom_choices *choices);
+void loom_space_cp(const loom_space *space, int tp, loom_choices *choices);
+void loom_space_sequence_parallel(const loom_space *space, int tp, int cp, loom_choices *choices); /* 0, 1 */
+void loom_space_cp_kind(const loom_space *space, int tp, int cp, loom_choices *choices);
+void loom_space_recompute(const loom_space *space, loom_choices *choices);
+void loom_space_pp(const loom_space *space, int tp, int cp, loom_choices *choices); /* those that leave a legal dp */
+void loom_space_micro_batch(const loom_space *space, int dp, loom_choices *choices);
+void loom_space_etp(const loom_space *space, int tp, int stage_ranks, loom_choices *choices);
+void loom_space_ep(const loom_space *space, int etp, int stage_ranks, loom_choices *choices);
+void loom_space_zero(const loom_space *space, int copies, loom_choices *choices);
+
+/* Schedules of a pipeline with the chunks each takes. */
+typedef struct loom_schedules {
+    loom_pipeline pipeline[LOOM_MOST_CHOICES];
+    int vpp[LOOM_MOST_CHOICES];
+    int count;
+} loom_schedules;
+void loom_space_schedules(const loom_space *space, int pp, int64_t micro_batches, loom_schedules *schedules);
+
+/* Rank orders that differ in what they place where: permutations of the axes above 1, the others behind. */
+typedef struct loom_orders {
+    loom_axis at[24][4];
+    int count;
+} loom_orders;
+void loom_space_orders(int tp, int cp, int dp, int pp, loom_orders *orders);
+
+/* How many layouts the space holds. */
+uint64_t loom_space_count(const loom_space *space);
+
+#endif
