@@ -111,6 +111,7 @@ double loom_hop_seconds(const loom_machine *machine, loom_group group, double by
 typedef struct loom_pass {
     double part[LOOM_TIME_PARTS];
     double weight; /* of the sum: weight gradients, which may wait */
+    double hidden_dp; /* traffic of sharded weights and gradients beside the sum, under it */
 } loom_pass;
 
 typedef struct loom_pass_pair {
@@ -151,8 +152,11 @@ typedef struct loom_reduction {
     double exposed;
     double hidden; /* under compute */
 } loom_reduction;
-/* forward, backward: seconds of one micro-batch through the stage (compute under which things can hide). */
-loom_reduction loom_reduction_cost(const loom_job *job, const loom_degrees *degrees, const loom_weights *weights, double layers, double forward, double backward, int64_t micro_batches);
+/* ZeRO-2 and 3: what one micro-batch adds to the passes of something with these weights. ZeRO-2 scatters its gradient; ZeRO-3 gathers weights for
+ * the forward, again for the backward, and scatters. Transfers run one layer ahead of compute. */
+void loom_add_sharding(const loom_job *job, const loom_degrees *degrees, const loom_weights *weights, loom_pass_pair *pair);
+/* Once a step, after the pipeline. forward, backward: seconds of one micro-batch through the stage, under which things can hide. */
+loom_reduction loom_reduction_cost(const loom_job *job, const loom_degrees *degrees, const loom_weights *weights, double layers, double forward, double backward);
 double loom_optimizer_seconds(const loom_job *job, const loom_degrees *degrees, const loom_weights *weights);
 
 /* --- memory of a rank (memory.c) ------------------------------------------------------------------------------------------------------------ */

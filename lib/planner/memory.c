@@ -202,6 +202,8 @@ static void add_buffers(loom_memory *memory, const loom_job *job, const loom_deg
         memory->part[LOOM_MEMORY_BUFFERS] += 2 * job->element * tokens * job->model.hidden;
     if (g->zero == 3) /* two layers gathered, one whole gradient */
         memory->part[LOOM_MEMORY_BUFFERS] += (2 * loom_soft(job, LOOM_SOFT_GATHER_BYTES) + loom_soft(job, LOOM_SOFT_GRADIENT_BYTES)) * widest_layer;
+    if (g->zero == 2) /* a layer's whole gradient, until it is scattered */
+        memory->part[LOOM_MEMORY_BUFFERS] += loom_soft(job, LOOM_SOFT_GRADIENT_BYTES) * widest_layer;
     memory->part[LOOM_MEMORY_WORKSPACE] += loom_soft(job, LOOM_SOFT_WEIGHT_SCRATCH) * 2 * (widest_layer + head);
 }
 

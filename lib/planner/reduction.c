@@ -28,48 +28,59 @@ static loom_reduction under(const loom_job *job, double work, double window, dou
     return r;
 }
 
+/* Seconds to gather (or scatter) weights, a message. */
+static double sharded_seconds(const loom_job *job, const loom_degrees *g, const loom_weights *w, double bytes)
+{
+    double dense = loom_gather_seconds(&job->machine, g->places.gradient, bytes * w->dense);
+    double experts = loom_gather_seconds(&job->machine, g->places.expert_gradient, bytes * w->experts);
+    return (dense + experts) / loom_soft(job, LOOM_SOFT_SHARDED_RATE);
+}
+
+static void add_exposed(loom_pass *pass, loom_reduction r)
+{
+    pass->part[LOOM_TIME_DP] += r.exposed;
+    pass->hidden_dp += r.hidden;
+}
+
+void loom_add_sharding(const loom_job *job, const loom_degrees *g, const loom_weights *w, loom_pass_pair *pair)
+{
+    double bytes = loom_soft(job, LOOM_SOFT_GRADIENT_BYTES), f = loom_pass_seconds(&pair->forward), b = loom_pass_seconds(&pair->backward);
+
+    if (g->zero < 2 || g->dp * g->cp == 1)
+        return;
+    double scatter = sharded_seconds(job, g, w, bytes);
+    if (g->zero == 2) {
+        add_exposed(&pair->backward, under(job, scatter, loom_soft(job, LOOM_SOFT_DP_WINDOW) * b, INFINITY));
+        return;
+    }
+    double gather = sharded_seconds(job, g, w, loom_soft(job, LOOM_SOFT_GATHER_BYTES)), hide = loom_soft(job, LOOM_SOFT_SHARDED_HIDDEN);
+    double late = loom_soft(job, LOOM_SOFT_SHARDED_EXPOSED);
+    add_exposed(&pair->forward, under(job, gather, hide * f, 1 / late));
+    add_exposed(&pair->backward, under(job, gather + scatter, hide * b, 1 / late));
+}
+
 static loom_reduction both(loom_reduction a, loom_reduction b)
 {
     return (loom_reduction){a.exposed + b.exposed, a.hidden + b.hidden};
 }
 
-/* Seconds to gather (or scatter) all layers of a stage, a message a layer. */
-static double sharded_seconds(const loom_job *job, const loom_degrees *g, const loom_weights *w, double layers, double bytes)
-{
-    double dense = loom_gather_seconds(&job->machine, g->places.gradient, bytes * w->dense / layers);
-    double experts = loom_gather_seconds(&job->machine, g->places.expert_gradient, bytes * w->experts / layers);
-    return layers * (dense + experts) / loom_soft(job, LOOM_SOFT_SHARDED_RATE);
-}
-
-/* ZeRO-3: every micro-batch gathers the weights of a layer for its forward, again for its backward, and scatters its gradient. Transfers run one
- * layer ahead of compute. */
-static loom_reduction fully_sharded(const loom_job *job, const loom_degrees *g, const loom_weights *w, double layers, double forward, double backward, int64_t m)
-{
-    double hide = loom_soft(job, LOOM_SOFT_SHARDED_HIDDEN), late = loom_soft(job, LOOM_SOFT_SHARDED_EXPOSED), bytes = loom_soft(job, LOOM_SOFT_GRADIENT_BYTES);
-    double gather = sharded_seconds(job, g, w, layers, loom_soft(job, LOOM_SOFT_GATHER_BYTES)), scatter = sharded_seconds(job, g, w, layers, bytes);
-    double buckets = late > 0 ? 1 / late : layers;
-    loom_reduction once = both(under(job, gather, hide * forward, buckets), under(job, gather + scatter, hide * backward, buckets));
-    double replicas = loom_reduce_seconds(&job->machine, g->places.gradient_outer, bytes * w->dense / g->places.gradient.n);
-
-    once.exposed *= m;
-    once.hidden *= m;
-    return both(once, under(job, replicas, hide * backward, layers));
-}
-
-loom_reduction loom_reduction_cost(const loom_job *job, const loom_degrees *g, const loom_weights *w, double layers, double forward, double backward, int64_t micro_batches)
+loom_reduction loom_reduction_cost(const loom_job *job, const loom_degrees *g, const loom_weights *w, double layers, double forward, double backward)
 {
     const loom_places *at = &g->places;
+    double window = loom_soft(job, LOOM_SOFT_DP_WINDOW) * backward, ahead = loom_soft(job, LOOM_SOFT_GATHER_WINDOW) * forward;
 
     if (layers < 1)
         layers = 1;
-    if (g->zero == 3)
-        return fully_sharded(job, g, w, layers, forward, backward, micro_batches);
+    if (g->zero >= 2) { /* gradients are scattered already; copies of the shards still have to agree */
+        double replicas = loom_reduce_seconds(&job->machine, at->gradient_outer, loom_soft(job, LOOM_SOFT_GRADIENT_BYTES) * w->dense / at->gradient.n);
+        double gather = g->zero == 2 ? loom_gather_seconds(&job->machine, at->gradient, 2 * w->dense) + loom_gather_seconds(&job->machine, at->expert_gradient, 2 * w->experts) : 0;
+        return both(under(job, replicas, window, layers), under(job, gather, ahead, layers));
+    }
     double reduce = gradient_seconds(job, g, at->gradient, at->gradient_outer, w->dense) + gradient_seconds(job, g, at->expert_gradient, alone, w->experts);
     double gather = g->zero ? loom_gather_seconds(&job->machine, at->gradient, 2 * w->dense) + loom_gather_seconds(&job->machine, at->expert_gradient, 2 * w->experts) : 0;
     loom_reduction turns = {g->zero ? loom_soft(job, LOOM_SOFT_OWNER_TURN) * at->gradient.n : 0, 0};
-    loom_reduction reduced = under(job, reduce, loom_soft(job, LOOM_SOFT_DP_WINDOW) * backward, layers);
 
-    return both(turns, both(reduced, under(job, gather, loom_soft(job, LOOM_SOFT_GATHER_WINDOW) * forward, layers)));
+    return both(turns, both(under(job, reduce, window, layers), under(job, gather, ahead, layers)));
 }
 
 double loom_optimizer_seconds(const loom_job *job, const loom_degrees *g, const loom_weights *w)

@@ -22,10 +22,18 @@ typedef struct walk {
     layer_class *classes;
     int n_classes, capacity;
     loom_found *scratch;
-    int fastest[LOOM_MAX_STAGES]; /* layers of chunks when memory is no limit */
-    bool has_kind[LOOM_LAYER_KINDS]; /* the model has such layers */
-    bool only_experts;
+    double layers_of[LOOM_LAYER_KINDS];
+    struct expert_table *tables; /* of the class at work */
+    int n_tables;
 } walk;
+
+/* Passes through layers of a class under some split of the experts, every group close together: the same for all pp and dp. */
+typedef struct expert_table {
+    int ep, etp;
+    loom_places places;
+    loom_layer_table layers;
+} expert_table;
+enum { MOST_TABLES = 256 };
 
 /* --- the incumbents ---------------------------------------------------------------------------------------------------------- */
 
@@ -98,10 +106,25 @@ bool loom_search_evaluate(const loom_job *job, loom_degrees *g, double limit, lo
 
 /* --- bounds ---------------------------------------------------------------------------------------------------------------------- */
 
+static bool cheaper(const loom_machine *m, loom_group a, loom_group b)
+{
+    for (double bytes = 1e-9; bytes < 1e13; bytes *= 1e21)
+        if (loom_reduce_seconds(m, a, bytes) > loom_reduce_seconds(m, b, bytes) || loom_gather_seconds(m, a, bytes) > loom_gather_seconds(m, b, bytes) ||
+            loom_exchange_seconds(m, a, bytes, 0) > loom_exchange_seconds(m, b, bytes, 0))
+            return false;
+    return true;
+}
+
+/* A group as no rank order can place it cheaper: close together, or spread where the links of a host are slower than its network; where neither is cheaper
+ * in everything, nothing at all. */
 static loom_group close(const loom_machine *machine, int n)
 {
     int in = n < machine->domain ? n : machine->domain;
-    return (loom_group){n, in, (n + in - 1) / in};
+    loom_group near = {n, in, (n + in - 1) / in}, spread = {n, 1, n};
+
+    if (n == 1 || cheaper(machine, near, spread))
+        return near;
+    return cheaper(machine, spread, near) ? spread : (loom_group){1, 1, 1};
 }
 
 /* Every group as near together as any rank order can put it. */
@@ -114,14 +137,13 @@ static void place_close(loom_degrees *g, const loom_machine *machine)
 }
 
 /* Seconds of all layers and both ends, one micro-batch. */
-static double whole_model(const loom_job *job, const loom_layer_table *t)
+static double whole_model(const walk *w, const loom_layer_table *t)
 {
-    int64_t experts = 0;
+    double layers = 0;
 
-    for (int64_t i = 0; i < job->model.layers; i++)
-        experts += loom_layer_kind_of(&job->model, i) == LOOM_LAYER_EXPERTS;
-    double dense = (double)(job->model.layers - experts) * (t->forward[LOOM_LAYER_DENSE] + t->backward[LOOM_LAYER_DENSE]);
-    return dense + (double)experts * (t->forward[LOOM_LAYER_EXPERTS] + t->backward[LOOM_LAYER_EXPERTS]) + t->embedding_forward + t->embedding_backward + t->head_forward + t->head_backward;
+    for (int kind = 0; kind < LOOM_LAYER_KINDS; kind++)
+        layers += w->layers_of[kind] * (t->forward[kind] + t->backward[kind]);
+    return layers + t->embedding_forward + t->embedding_backward + t->head_forward + t->head_backward;
 }
 
 /* No pipeline is faster than all its work shared evenly over its stages. */
@@ -149,7 +171,7 @@ static double least_bytes(const walk *w, const loom_degrees *g, const loom_memor
     for (int kind = 0; kind < LOOM_LAYER_KINDS; kind++) {
         loom_stage_load load = {{0}, first, last};
         load.layers[kind] = layers;
-        if (kind == LOOM_LAYER_EXPERTS ? w->job->model.moe.experts > 0 : !w->only_experts)
+        if (w->layers_of[kind] > 0)
             least = fmin(least, loom_memory_total(w->job, g, table, &load, in_flight));
     }
     return least;
@@ -192,28 +214,19 @@ static bool room_for_all(const walk *w, const loom_degrees *g, const stage_lines
     return room >= layers;
 }
 
-/* Some stage holds the mean number of layers or more; with the leanest ZeRO stage and one micro-batch in flight it needs this much. */
+/* Some stage holds the mean number of layers or more; with one micro-batch in flight and any ZeRO stage it needs at least this much. */
 static bool too_large_anyhow(const walk *w, loom_degrees *g, const loom_memory_table *table)
 {
-    int layers = (int)((w->job->model.layers + g->pp - 1) / g->pp);
-    double least = INFINITY;
-    int zero = g->zero;
+    int layers = (int)((w->job->model.layers + g->pp - 1) / g->pp), zero = g->zero;
+    bool too_large = true;
 
-    g->zero = g->dp * g->cp > 1 ? 3 : 0;
-    for (int leanest = g->zero; leanest >= 0; leanest--) { /* gathered layers can cost more than sharding saves */
-        g->zero = leanest;
-        least = fmin(least, least_bytes(w, g, table, g->pp == 1, g->pp == 1, layers, 1));
-    }
+    for (g->zero = g->dp * g->cp > 1 ? 3 : 0; too_large && g->zero >= 0; g->zero--) /* gathered layers can cost more than sharding saves */
+        too_large = least_bytes(w, g, table, g->pp == 1, g->pp == 1, layers, 1) > w->search->limit;
     g->zero = zero;
-    return least > w->search->limit;
+    return too_large;
 }
 
 /* --- the walk ------------------------------------------------------------------------------------------------------------------------ */
-
-static bool fits(const walk *w, const loom_degrees *g, const int *chunk_layers, const loom_memory_table *memory)
-{
-    return loom_split_fits(w->job, g, memory, w->search->limit, chunk_layers);
-}
 
 static void visit_layout(walk *w, const loom_degrees *g, const loom_layer_table *layers, const loom_memory_table *memory)
 {
@@ -221,8 +234,7 @@ static void visit_layout(walk *w, const loom_degrees *g, const loom_layer_table 
     loom_step_cost cost;
 
     w->search->evaluated++;
-    memcpy(found->chunk_layers, w->fastest, (size_t)(g->pp * g->vpp) * sizeof *w->fastest);
-    if (!fits(w, g, w->fastest, memory) && !loom_split_best(w->job, g, layers, memory, w->search->limit, bound_of(w) / w->overhead, found->chunk_layers))
+    if (!loom_split_best(w->job, g, layers, memory, w->search->limit, bound_of(w) / w->overhead, found->chunk_layers))
         return;
     loom_step_cost_of(w->job, g, layers, memory, found->chunk_layers, &cost);
     found->seconds = cost.seconds;
@@ -231,87 +243,165 @@ static void visit_layout(walk *w, const loom_degrees *g, const loom_layer_table 
         keep_found(w, found);
 }
 
-/* The same schedule under all ZeRO stages: only memory and the tail differ, so the split that is fastest without a memory limit serves all stages
- * under which it fits. */
-static void visit_zero(walk *w, loom_degrees *g, const loom_layer_table *layers, const loom_memory_table *memory, const loom_choices *zero, const stage_lines *lines)
+static double lightest_layer(const walk *w, const loom_layer_table *layers)
 {
-    double lightest = fmin(w->has_kind[0] ? layers->forward[0] + layers->backward[0] : INFINITY, w->has_kind[1] ? layers->forward[1] + layers->backward[1] : INFINITY);
-    double bound = bound_of(w) / w->overhead;
-    int64_t m = w->job->global_batch / ((int64_t)g->micro_batch * g->dp);
-    bool tried = false, fastest_known = false;
+    double least = INFINITY;
 
-    for (int j = 0; j < zero->count; j++) {
-        g->zero = zero->at[j];
-        if (!room_for_all(w, g, &lines[j], INFINITY)) {
-            w->search->too_large++;
-            continue;
-        }
-        if (!room_for_all(w, g, &lines[j], floor(bound / (m * lightest))))
-            continue;
-        if (!tried)
-            fastest_known = loom_split_best(w->job, g, layers, memory, INFINITY, bound, w->fastest);
-        tried = true;
-        if (!fastest_known)
-            return; /* not even without a limit */
-        visit_layout(w, g, layers, memory);
-    }
+    for (int kind = 0; kind < LOOM_LAYER_KINDS; kind++)
+        if (w->layers_of[kind] > 0)
+            least = fmin(least, layers->forward[kind] + layers->backward[kind]);
+    return least;
 }
 
-static void visit_schedules(walk *w, loom_degrees *g, const loom_layer_table *layers, const loom_memory_table *memory)
-{
+/* What holds of one ZeRO stage whatever the rank order: memory, and the schedules that leave room for all layers. */
+typedef struct roomy {
+    loom_memory_table memory;
+    stage_lines lines;
     loom_schedules schedules;
-    loom_choices zero;
-    stage_lines lines[4];
+} roomy;
 
-    loom_space_schedules(&w->search->space, g->pp, w->job->global_batch / ((int64_t)g->micro_batch * g->dp), &schedules);
-    loom_space_zero(&w->search->space, g->dp * g->cp, &zero);
-    for (int j = 0; j < zero.count; j++) {
-        g->zero = zero.at[j];
-        lines[j] = lines_of(w, g, memory);
-    }
-    for (int i = 0; i < schedules.count; i++) {
-        g->pipeline = schedules.pipeline[i];
-        g->vpp = schedules.vpp[i];
-        visit_zero(w, g, layers, memory, &zero, lines);
-    }
-}
-
-static bool same_places(const loom_places *a, const loom_places *b)
+static void find_roomy(walk *w, loom_degrees *g, roomy *r)
 {
-    return memcmp(&a->tp, &b->tp, sizeof a->tp) == 0 && memcmp(&a->cp, &b->cp, sizeof a->cp) == 0 && memcmp(&a->ep, &b->ep, sizeof a->ep) == 0 && memcmp(&a->etp, &b->etp, sizeof a->etp) == 0;
+    loom_schedules all;
+
+    r->lines = lines_of(w, g, &r->memory);
+    r->schedules.count = 0;
+    loom_space_schedules(&w->search->space, g->pp, w->job->global_batch / ((int64_t)g->micro_batch * g->dp), &all);
+    for (int i = 0; i < all.count; i++) {
+        g->pipeline = all.pipeline[i];
+        g->vpp = all.vpp[i];
+        if (room_for_all(w, g, &r->lines, INFINITY)) {
+            r->schedules.pipeline[r->schedules.count] = g->pipeline;
+            r->schedules.vpp[r->schedules.count++] = g->vpp;
+        } else {
+            w->search->too_large++;
+        }
+    }
 }
 
-static void visit_orders(walk *w, loom_degrees *g, const loom_memory_table *memory)
+static void visit_schedules(walk *w, loom_degrees *g, const loom_layer_table *layers, const roomy *r)
+{
+    int64_t m = w->job->global_batch / ((int64_t)g->micro_batch * g->dp);
+    double lightest = lightest_layer(w, layers);
+
+    for (int i = 0; i < r->schedules.count; i++) {
+        g->pipeline = r->schedules.pipeline[i];
+        g->vpp = r->schedules.vpp[i];
+        if (room_for_all(w, g, &r->lines, floor(bound_of(w) / w->overhead / (m * lightest))))
+            visit_layout(w, g, layers, &r->memory);
+    }
+}
+
+/* What the place of pipeline and gradient groups costs, apart from the layers: a hop's bandwidth and latency, and those of each group that reduces or gathers. */
+typedef struct tail_price {
+    double at[18];
+} tail_price;
+
+static tail_price price_of(const walk *w, const loom_degrees *g)
+{
+    const loom_machine *m = &w->job->machine;
+    const loom_group groups[4] = {g->places.gradient, g->places.gradient_outer, g->places.expert_gradient, g->places.ends};
+    tail_price p;
+    int n = 0;
+
+    p.at[n++] = loom_hop_seconds(m, g->places.pp, 1e-9);
+    p.at[n++] = loom_hop_seconds(m, g->places.pp, 1e12);
+    for (int i = 0; i < 4; i++) {
+        p.at[n++] = loom_reduce_seconds(m, groups[i], 1e-9);
+        p.at[n++] = loom_reduce_seconds(m, groups[i], 1e12);
+        p.at[n++] = loom_gather_seconds(m, groups[i], 1e-9);
+        p.at[n++] = loom_gather_seconds(m, groups[i], 1e12);
+    }
+    return p;
+}
+
+static bool no_cheaper(const tail_price *a, const tail_price *b)
+{
+    for (int i = 0; i < 18; i++)
+        if (a->at[i] < b->at[i])
+            return false;
+    return true;
+}
+
+/* Places on which the passes through layers depend. ZeRO-2 and 3 move weights and gradients beside every layer. */
+static bool same_layers(const loom_places *a, const loom_places *b, int zero)
+{
+    bool same = memcmp(&a->tp, &b->tp, sizeof a->tp) == 0 && memcmp(&a->cp, &b->cp, sizeof a->cp) == 0 && memcmp(&a->ep, &b->ep, sizeof a->ep) == 0 && memcmp(&a->etp, &b->etp, sizeof a->etp) == 0;
+    return same && (zero < 2 || (memcmp(&a->gradient, &b->gradient, sizeof a->gradient) == 0 && memcmp(&a->expert_gradient, &b->expert_gradient, sizeof a->expert_gradient) == 0));
+}
+
+/* One ZeRO stage under all rank orders. An order is left out when an earlier one gives the layers the same places and makes nothing after them dearer. */
+static void visit_orders(walk *w, loom_degrees *g, const expert_table *close_by, const roomy *r)
 {
     loom_orders orders;
-    loom_layer_table layers;
-    loom_places of_table = {0};
-    loom_places seen[24];
+    loom_layer_table own;
+    loom_places seen[24], of_own = {0};
+    tail_price price[24];
 
     loom_space_orders(g->tp, g->cp, g->dp, g->pp, &orders);
     for (int i = 0; i < orders.count; i++) {
-        bool again = false;
+        bool dominated = false;
         memcpy(g->order, orders.at[i], sizeof g->order);
         loom_degrees_place(g, &w->job->machine);
         seen[i] = g->places;
-        for (int j = 0; j < i && !again; j++) /* an order that puts every group where another did costs the same */
-            again = memcmp(&seen[i], &seen[j], sizeof seen[i]) == 0;
-        if (again)
+        price[i] = price_of(w, g);
+        for (int j = 0; j < i && !dominated; j++)
+            dominated = same_layers(&seen[i], &seen[j], g->zero) && no_cheaper(&price[i], &price[j]);
+        if (dominated)
             continue;
-        if (!same_places(&of_table, &g->places)) {
-            loom_layer_table_make(w->job, g, &layers);
-            of_table = g->places;
+        const loom_layer_table *layers = &close_by->layers;
+        if (g->zero >= 2 || !same_layers(&seen[i], &close_by->places, 0)) {
+            if (!same_layers(&seen[i], &of_own, g->zero))
+                loom_layer_table_make(w->job, g, &own);
+            of_own = seen[i];
+            layers = &own;
         }
-        if (step_bound(w, whole_model(w->job, &layers), g) < bound_of(w))
-            visit_schedules(w, g, &layers, memory);
+        if (step_bound(w, whole_model(w, layers), g) < bound_of(w))
+            visit_schedules(w, g, layers, r);
     }
+}
+
+static void visit_zero(walk *w, loom_degrees *g, const expert_table *close_by)
+{
+    loom_choices zero;
+    roomy r = {.memory = loom_memory_table_of(w->job, g)};
+
+    if (too_large_anyhow(w, g, &r.memory)) {
+        w->search->too_large++;
+        return;
+    }
+    loom_space_zero(&w->search->space, g->dp * g->cp, &zero);
+    for (int i = 0; i < zero.count; i++) {
+        g->zero = zero.at[i];
+        find_roomy(w, g, &r);
+        if (r.schedules.count > 0)
+            visit_orders(w, g, close_by, &r);
+    }
+    g->zero = 0;
+}
+
+static const expert_table *table_of(walk *w, const loom_degrees *degrees)
+{
+    for (int i = 0; i < w->n_tables; i++)
+        if (w->tables[i].ep == degrees->ep && w->tables[i].etp == degrees->etp)
+            return &w->tables[i];
+    if (w->n_tables == MOST_TABLES)
+        w->n_tables = 0; /* start over rather than fail: they are only kept for speed */
+    expert_table *t = &w->tables[w->n_tables++];
+    loom_degrees g = *degrees;
+
+    t->ep = g.ep;
+    t->etp = g.etp;
+    place_close(&g, &w->job->machine);
+    t->places = g.places;
+    loom_layer_table_make(w->job, &g, &t->layers);
+    return t;
 }
 
 static void visit_experts(walk *w, loom_degrees *g)
 {
     loom_choices etp, ep;
     int stage_ranks = g->tp * g->cp * g->dp;
-    loom_layer_table layers;
 
     loom_space_etp(&w->search->space, g->tp, stage_ranks, &etp);
     for (int i = 0; i < etp.count; i++) {
@@ -319,18 +409,9 @@ static void visit_experts(walk *w, loom_degrees *g)
         for (int j = 0; j < ep.count; j++) {
             g->etp = etp.at[i];
             g->ep = ep.at[j];
-            place_close(g, &w->job->machine);
-            loom_layer_table_make(w->job, g, &layers);
-            if (step_bound(w, whole_model(w->job, &layers), g) >= bound_of(w))
-                continue;
-            for (int axis = 0; axis < 4; axis++)
-                g->order[axis] = axis;
-            loom_degrees_place(g, &w->job->machine);
-            loom_memory_table memory = loom_memory_table_of(w->job, g);
-            if (too_large_anyhow(w, g, &memory))
-                w->search->too_large++;
-            else
-                visit_orders(w, g, &memory);
+            const expert_table *close_by = table_of(w, g);
+            if (step_bound(w, whole_model(w, &close_by->layers), g) < bound_of(w))
+                visit_zero(w, g, close_by);
         }
     }
 }
@@ -339,12 +420,53 @@ static void visit_class(walk *w, const layer_class *c)
 {
     loom_choices pp;
 
+    w->n_tables = 0;
     loom_space_pp(&w->search->space, c->tp, c->cp, &pp);
     for (int i = 0; i < pp.count; i++) {
         loom_degrees g = {.tp = c->tp, .cp = c->cp, .pp = pp.at[i], .vpp = 1, .micro_batch = c->micro_batch, .sequence_parallel = c->sequence_parallel, .recompute = c->recompute, .cp_kind = c->cp_kind};
         g.dp = w->search->space.world / (c->tp * c->cp * g.pp);
         if (w->job->global_batch % ((int64_t)g.dp * g.micro_batch) == 0)
             visit_experts(w, &g);
+    }
+}
+
+/* Plain 1F1B with ZeRO-1 and as many expert ranks as a domain holds, if the user's conditions and the rules allow it. */
+static void seed_one(walk *w, int tp, int pp, loom_recompute recompute)
+{
+    const loom_space *space = &w->search->space;
+    loom_degrees g = {.tp = tp, .cp = 1, .pp = pp, .vpp = 1, .ep = 1, .etp = 1, .micro_batch = 1, .recompute = recompute, .order = {LOOM_AXIS_TP, LOOM_AXIS_CP, LOOM_AXIS_DP, LOOM_AXIS_PP}};
+    loom_choices ep;
+    loom_layer_table layers;
+
+    g.dp = space->world / (tp * pp);
+    g.zero = g.dp > 1;
+    g.sequence_parallel = tp > 1 && w->job->seq % tp == 0;
+    loom_space_ep(space, 1, tp * g.dp, &ep);
+    for (int i = 0; i < ep.count; i++)
+        if (ep.at[i] <= w->job->machine.domain)
+            g.ep = ep.at[i];
+    if (!loom_limits_allow(space->limits, LOOM_FIELD_CP, 1) || !loom_limits_allow(space->limits, LOOM_FIELD_MICRO_BATCH, 1) || !loom_limits_allow(space->limits, LOOM_FIELD_RECOMPUTE, recompute) ||
+        !loom_limits_allow(space->limits, LOOM_FIELD_VPP, 1) || !loom_limits_allow(space->limits, LOOM_FIELD_SCHEDULE, LOOM_SCHEDULE_1F1B) || !loom_limits_allow(space->limits, LOOM_FIELD_ETP, 1) ||
+        !loom_limits_allow(space->limits, LOOM_FIELD_EP, g.ep) || !loom_limits_allow(space->limits, LOOM_FIELD_ZERO, g.zero) || !loom_limits_allow(space->limits, LOOM_FIELD_SEQUENCE_PARALLEL, g.sequence_parallel))
+        return;
+    g.pipeline = LOOM_PIPE_1F1B;
+    loom_degrees_place(&g, &w->job->machine);
+    loom_memory_table memory = loom_memory_table_of(w->job, &g);
+    loom_layer_table_make(w->job, &g, &layers);
+    visit_layout(w, &g, &layers, &memory);
+}
+
+/* A first incumbent, so that bounds cut from the start: ordinary layouts, a few of each shape. */
+static void seed(walk *w)
+{
+    loom_choices tp, pp;
+
+    loom_space_tp(&w->search->space, &tp);
+    for (int i = 0; i < tp.count && tp.at[i] <= w->job->machine.domain; i++) {
+        loom_space_pp(&w->search->space, tp.at[i], 1, &pp);
+        for (int j = 0; j < pp.count; j++)
+            for (int recompute = LOOM_RECOMPUTE_NONE; recompute <= LOOM_RECOMPUTE_FULL; recompute++)
+                seed_one(w, tp.at[i], pp.at[j], recompute);
     }
 }
 
@@ -358,7 +480,7 @@ static double class_bound(const walk *w, const layer_class *c)
 
     place_close(&g, &w->job->machine);
     loom_layer_table_make_bound(w->job, &g, &layers);
-    return whole_model(w->job, &layers) / c->micro_batch;
+    return whole_model(w, &layers) / c->micro_batch;
 }
 
 static bool add_class(walk *w, layer_class c)
@@ -442,15 +564,17 @@ loom_status loom_search_run(loom_search *s)
     s->n_found = 0;
     s->evaluated = s->too_large = 0;
     for (int64_t i = 0; i < w.job->model.layers; i++)
-        w.has_kind[loom_layer_kind_of(&w.job->model, i)] = true;
-    w.only_experts = !w.has_kind[LOOM_LAYER_DENSE];
+        w.layers_of[loom_layer_kind_of(&w.job->model, i)]++;
     w.overhead = (1 + loom_soft(w.job, LOOM_SOFT_JITTER) * log2(world)) * w.job->factor;
     w.scratch = malloc(sizeof *w.scratch);
-    if (!w.scratch || !make_classes(&w)) {
+    w.tables = malloc(MOST_TABLES * sizeof *w.tables);
+    if (!w.scratch || !w.tables || !make_classes(&w)) {
         free(w.classes);
+        free(w.tables);
         free(w.scratch);
         return loom_fail(LOOM_E_MEMORY, "no memory to search layouts of %d ranks", world);
     }
+    seed(&w);
     for (int i = 0; i < w.n_classes; i++) {
         const layer_class *c = &w.classes[i];
         if ((double)w.job->global_batch / world * c->tp * c->cp * c->per_sample * w.overhead >= bound_of(&w))
@@ -460,6 +584,7 @@ loom_status loom_search_run(loom_search *s)
     for (int i = 0; i < s->n_found; i++)
         s->found[i].fullest = fullest_stage(w.job, &s->found[i].degrees, s->found[i].chunk_layers);
     free(w.classes);
+    free(w.tables);
     free(w.scratch);
     return LOOM_OK;
 }

@@ -112,10 +112,11 @@ void loom_space_etp(const loom_space *s, int tp, int stage_ranks, loom_choices *
 void loom_space_ep(const loom_space *s, int etp, int stage_ranks, loom_choices *choices)
 {
     int64_t experts = s->job->model.moe.experts;
+    int most = experts == 0 ? 1 : experts < stage_ranks / etp ? (int)experts : stage_ranks / etp;
 
     choices->count = 0;
-    for (int ep = 1; ep <= (experts ? stage_ranks / etp : 1); ep++)
-        if (stage_ranks % (ep * etp) == 0 && (experts == 0 || experts % ep == 0) && loom_limits_allow(s->limits, LOOM_FIELD_EP, ep))
+    for (int ep = 1; ep <= most; ep++)
+        if ((experts == 0 || experts % ep == 0) && stage_ranks % (ep * etp) == 0 && loom_limits_allow(s->limits, LOOM_FIELD_EP, ep))
             add(choices, ep);
 }
 

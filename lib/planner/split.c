@@ -47,6 +47,7 @@ typedef struct splitter {
     int experts_before[MOST_LAYERS + 1]; /* among the first so many layers */
     double forward[MOST_LAYERS + 1], backward[MOST_LAYERS + 1]; /* sums over the first so many layers */
     double in_flight[LOOM_MAX_STAGES];
+    short most[LOOM_LAYER_KINDS][LOOM_MAX_STAGES]; /* layers of one kind that fit; -2: not worked out yet */
     double micro_batches;
     double worst; /* a term from which on nobody is interested */
 } splitter;
@@ -58,8 +59,10 @@ static void prepare_memory(splitter *s)
     for (int i = 0; i < s->n_layers; i++)
         s->experts_before[i + 1] = s->experts_before[i] + (loom_layer_kind_of(&s->job->model, i) == LOOM_LAYER_EXPERTS);
     s->micro_batches = (double)(s->job->global_batch / ((int64_t)s->g->micro_batch * s->g->dp));
-    for (int i = 0; i < s->stages; i++)
+    for (int i = 0; i < s->stages; i++) {
         s->in_flight[i] = loom_in_flight(s->g, i, (int64_t)s->micro_batches);
+        s->most[LOOM_LAYER_DENSE][i] = s->most[LOOM_LAYER_EXPERTS][i] = -2;
+    }
 }
 
 static void prepare_time(splitter *s)
@@ -78,10 +81,38 @@ static loom_stage_load load_of(const splitter *s, int stage, int first, int n)
     return (loom_stage_load){{n - experts, experts}, stage == 0, stage == s->stages - 1};
 }
 
-static bool fits(const splitter *s, int stage, int first, int n)
+static bool load_fits(const splitter *s, int stage, const loom_stage_load *load)
+{
+    return loom_memory_total(s->job, s->g, s->memory, load, s->in_flight[stage]) <= s->limit;
+}
+
+/* Most layers of one kind that fit on a stage: memory grows with each. -1: not even none. */
+static int most_that_fit(const splitter *s, int stage, loom_layer_kind kind)
+{
+    int low = -1, high = s->n_layers + 1; /* low fits (or is -1), high does not (or is more than there are) */
+    loom_stage_load load = {{0}, stage == 0, stage == s->stages - 1};
+
+    while (high - low > 1) {
+        int middle = low < 0 && high > 2 ? 0 : (low + high) / 2;
+        load.layers[kind] = middle;
+        if (load_fits(s, stage, &load))
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static bool fits(splitter *s, int stage, int first, int n)
 {
     loom_stage_load load = load_of(s, stage, first, n);
-    return loom_memory_total(s->job, s->g, s->memory, &load, s->in_flight[stage]) <= s->limit;
+    loom_layer_kind kind = load.layers[LOOM_LAYER_DENSE] == 0 ? LOOM_LAYER_EXPERTS : LOOM_LAYER_DENSE;
+
+    if (load.layers[kind] != n)
+        return load_fits(s, stage, &load);
+    if (s->most[kind][stage] < -1)
+        s->most[kind][stage] = (short)most_that_fit(s, stage, kind);
+    return n <= s->most[kind][stage];
 }
 
 /* Seconds of the layers before `first` and of the embedding, forward and backward. */
@@ -114,13 +145,14 @@ static double busy_bound(const splitter *s, int stage, int first, int n)
     return s->g->pipeline == LOOM_PIPE_1F1B ? before(s, stage, first) + s->micro_batches * busy : busy;
 }
 
-/* Best choice of stage `stage` when u layers stand before it. best[u]: the least possible largest term of this stage and those after it. */
-static unsigned short choose(const splitter *s, int stage, int u, const double *next, double *best)
+/* Best choice of stage `stage` when u layers stand before it and low .. high may stand before the next. best: the least possible largest term of this
+ * stage and those after it. */
+static unsigned short choose(splitter *s, int stage, int u, int low, int high, const double *next, double *best)
 {
-    int most = s->n_layers - u, chosen = 0;
+    int chosen = 0;
 
     *best = s->worst;
-    for (int n = stage == s->stages - 1 ? most : 0; n <= most; n++) {
+    for (int n = low > u ? low - u : 0; u + n <= high; n++) {
         if (busy_bound(s, stage, u, n) >= *best)
             break; /* more layers only make it worse */
         double value = fmax(stage_term(s, stage, u, n), next[u + n]);
@@ -142,18 +174,66 @@ static double worst_term(const splitter *s)
     return s->g->pipeline == LOOM_PIPE_1F1B ? s->bound : s->bound / s->micro_batches;
 }
 
+/* Layers that can stand before each stage if no stage takes more than fits, or more than the bound leaves time for. */
+typedef struct corridor {
+    int low[LOOM_MAX_STAGES + 1], high[LOOM_MAX_STAGES + 1];
+} corridor;
+
+static int most_of_stage(splitter *s, int stage)
+{
+    double lightest = INFINITY;
+    int in_time = s->n_layers, in_memory = -1;
+
+    for (int kind = 0; kind < LOOM_LAYER_KINDS; kind++) {
+        if (kind == LOOM_LAYER_EXPERTS ? s->experts_before[s->n_layers] == 0 : s->experts_before[s->n_layers] == s->n_layers)
+            continue; /* the model has no such layers */
+        lightest = fmin(lightest, s->layers->forward[kind] + s->layers->backward[kind]);
+        if (s->most[kind][stage] < -1)
+            s->most[kind][stage] = (short)most_that_fit(s, stage, kind);
+        in_memory = s->most[kind][stage] > in_memory ? s->most[kind][stage] : in_memory;
+    }
+    if (s->g->pipeline == LOOM_PIPE_1F1B)
+        lightest *= s->micro_batches;
+    if (s->worst < lightest * s->n_layers)
+        in_time = (int)(s->worst / lightest);
+    return in_time < in_memory ? in_time : in_memory;
+}
+
+static bool find_corridor(splitter *s, corridor *c)
+{
+    c->low[0] = c->high[0] = 0;
+    for (int stage = 0; stage < s->stages; stage++) {
+        int most = most_of_stage(s, stage);
+        if (most < 0)
+            return false;
+        c->high[stage + 1] = c->high[stage] + most < s->n_layers ? c->high[stage] + most : s->n_layers;
+    }
+    if (c->high[s->stages] < s->n_layers)
+        return false;
+    c->low[s->stages] = s->n_layers;
+    for (int stage = s->stages - 1; stage > 0; stage--) {
+        int low = c->low[stage + 1] - most_of_stage(s, stage);
+        c->low[stage] = low > 0 ? low : 0;
+    }
+    return true;
+}
+
 /* Works from the last stage back; take[stage][u] remembers how many layers each choice gives. */
-static bool solve(const splitter *s, unsigned short *take, int *chunk_layers)
+static bool solve(splitter *s, unsigned short *take, int *chunk_layers)
 {
     double best[MOST_LAYERS + 1], next[MOST_LAYERS + 1];
     int width = s->n_layers + 1;
+    corridor c;
 
+    if (!find_corridor(s, &c))
+        return false;
     for (int u = 0; u < width; u++)
         next[u] = u == s->n_layers ? 0 : INFINITY;
     for (int stage = s->stages - 1; stage >= 0; stage--) {
-        for (int u = 0; u < (stage ? width : 1); u++)
-            take[stage * width + u] = choose(s, stage, u, next, &best[u]);
-        memcpy(next, best, (size_t)(stage ? width : 1) * sizeof *next);
+        for (int u = c.low[stage]; u <= c.high[stage]; u++)
+            take[stage * width + u] = choose(s, stage, u, c.low[stage + 1], c.high[stage + 1], next, &best[u]);
+        for (int u = c.low[stage]; u <= c.high[stage]; u++)
+            next[u] = best[u];
     }
     if (!(next[0] < INFINITY))
         return false;
@@ -162,7 +242,7 @@ static bool solve(const splitter *s, unsigned short *take, int *chunk_layers)
     return true;
 }
 
-static bool split_stages(const splitter *s, int *chunk_layers)
+static bool split_stages(splitter *s, int *chunk_layers)
 {
     unsigned short *take = malloc((size_t)s->stages * (size_t)(s->n_layers + 1) * sizeof *take);
     bool found = take && solve(s, take, chunk_layers);
@@ -224,11 +304,16 @@ static bool chunks_fit(const splitter *s, const int *chunk_layers)
 static bool split_chunks(const splitter *s, int *chunk_layers)
 {
     int chunks = s->g->pp * s->g->vpp, earliest[LOOM_MAX_STAGES + 1], begin = 0;
-    double low = 0, high = 0, ends = s->layers->embedding_forward + s->layers->embedding_backward;
+    double low, high = 0, ends = s->layers->embedding_forward + s->layers->embedding_backward;
 
-    for (int chunk = 0; chunk < chunks; chunk++)
-        high = fmax(high, chunk_seconds(s, chunk, 0, s->n_layers));
-    for (int i = 0; i < 50; i++) {
+    double share = (ends + s->forward[s->n_layers] + s->backward[s->n_layers] + s->layers->head_forward + s->layers->head_backward) / chunks;
+    for (int chunk = 0, first = 0; chunk < chunks; chunk++) { /* the even split is one */
+        int n = s->n_layers / chunks + (chunk < s->n_layers % chunks);
+        high = fmax(high, chunk_seconds(s, chunk, first, n));
+        first += n;
+    }
+    low = share;
+    for (int i = 0; i < 16; i++) {
         double middle = (low + high) / 2;
         if (earliest_within(s, middle, earliest))
             high = middle;
@@ -237,7 +322,6 @@ static bool split_chunks(const splitter *s, int *chunk_layers)
     }
     earliest_within(s, high, earliest);
     earliest[chunks] = s->n_layers;
-    double share = (ends + s->forward[s->n_layers] + s->backward[s->n_layers] + s->layers->head_forward + s->layers->head_backward) / chunks;
     for (int chunk = 0; chunk < chunks; begin += chunk_layers[chunk++]) {
         int end = earliest[chunk + 1];
         double target = (chunk + 1) * share - ends;

@@ -81,22 +81,23 @@ static double tied_seconds(const loom_job *job, const loom_degrees *g)
  * stages before it. */
 static void add_tail(loom_step_cost *cost, const loom_job *job, const loom_degrees *g, const stage *stages)
 {
-    double early = 0, worst = -1;
+    double early = 0, worst = -1, tail = 0, hidden = 0;
 
     for (int i = 0; i < g->pp; i++) {
         double layers = stages[i].load.layers[0] + stages[i].load.layers[1];
-        loom_reduction r = loom_reduction_cost(job, g, &stages[i].weights, layers, stages[i].forward, stages[i].backward, cost->micro_batches);
+        loom_reduction r = loom_reduction_cost(job, g, &stages[i].weights, layers, stages[i].forward, stages[i].backward);
         double optimizer = loom_optimizer_seconds(job, g, &stages[i].weights);
         double exposed = fmax(0, r.exposed - early);
         if (exposed + optimizer > worst) {
             worst = exposed + optimizer;
-            cost->part[LOOM_TIME_DP] = exposed;
+            tail = exposed;
+            hidden = r.hidden;
             cost->part[LOOM_TIME_OPTIMIZER] = optimizer;
-            cost->hidden_dp = r.hidden;
         }
         early += stages[i].backward / g->vpp;
     }
-    cost->part[LOOM_TIME_DP] += tied_seconds(job, g);
+    cost->part[LOOM_TIME_DP] += tail + tied_seconds(job, g);
+    cost->hidden_dp += hidden;
 }
 
 /* The busiest stage's work by part, m times. */
@@ -118,6 +119,7 @@ static void add_work(loom_step_cost *cost, const loom_layer_table *t, const stag
     }
     for (int i = 0; i < LOOM_TIME_PARTS; i++)
         cost->part[i] += cost->micro_batches * sum.part[i];
+    cost->hidden_dp += cost->micro_batches * sum.hidden_dp;
 }
 
 static void add_pipeline(loom_step_cost *cost, const loom_job *job, const loom_degrees *g, const loom_layer_table *t, const stage *stages)
