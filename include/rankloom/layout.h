@@ -116,7 +116,8 @@ LOOM_API loom_range loom_cut(int64_t n, int parts, int index);
 
 /* "tp2 pp2 dp1 zero1 sp 1f1b mb2" into `text`; returns text. What is 1 or off is left out, but for tp, pp and dp. */
 LOOM_API char *loom_layout_describe(const loom_layout *layout, char *text, size_t bytes);
-/* YAML that loom_layout_read() takes. */
+/* YAML that loom_layout_read() takes, as text (the caller frees it with loom_text_free() of <rankloom/text.h>) or as a file. */
+LOOM_API loom_status loom_layout_yaml(const loom_layout *layout, char **text);
 LOOM_API loom_status loom_layout_save(const loom_layout *layout, const char *path);
 
 LOOM_END

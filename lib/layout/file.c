@@ -153,16 +153,22 @@ static void write_fields(loom_text *text, const loom_layout *l)
                   loom_axis_name(l->order[3]));
 }
 
+loom_status loom_layout_yaml(const loom_layout *layout, char **text)
+{
+    loom_text yaml = {0};
+
+    write_fields(&yaml, layout);
+    return loom_text_take(&yaml, text);
+}
+
 loom_status loom_layout_save(const loom_layout *layout, const char *path)
 {
-    loom_text text = {0};
-    char *whole;
-    loom_status status;
+    char *text;
+    loom_status status = loom_layout_yaml(layout, &text);
 
-    write_fields(&text, layout);
-    if ((status = loom_text_take(&text, &whole)) < 0)
+    if (status < 0)
         return status;
-    status = loom_file_replace(path, whole, strlen(whole));
-    loom_text_free(whole);
+    status = loom_file_replace(path, text, strlen(text));
+    loom_text_free(text);
     return status;
 }
