@@ -10,6 +10,7 @@ extern const loom_command loom_command_run;
 extern const loom_command loom_command_topo;
 extern const loom_command loom_command_probe;
 extern const loom_command loom_command_plot;
+extern const loom_command loom_command_plan, loom_command_predict;
 extern const loom_command loom_command_score;
 extern const loom_command loom_command_collective;
 extern const loom_command loom_command_check, loom_command_verify, loom_command_draw;
@@ -23,6 +24,8 @@ const loom_command *const loom_commands[] = {
     &loom_command_draw,
     &loom_command_run,
     &loom_command_plot,
+    &loom_command_plan,
+    &loom_command_predict,
     &loom_command_score,
     &loom_command_collective,
     &loom_command_completion,

@@ -24,14 +24,16 @@ typedef struct loom_plan_request {
     loom_train_shape train;        /* global batch, sequence, precision; micro_batch > 0 fixes it */
     const char *framework;         /* whose habits to assume: "rankloom" (also NULL), "nemo", "megatron-lm", "torchtitan" … */
     int max_gpus;                  /* 0: all */
-    bool fewer_gpus;               /* look at fewer ranks than all too (the Pareto front wants it) */
+    bool fewer_gpus;               /* look at fewer ranks than all too */
     double memory_margin;          /* share of the memory to leave free; 0: 0.05 */
     const char *const *fix;        /* "tp=8", "zero=1", "recompute=none" …, NULL-terminated or NULL */
     const char *const *exclude;    /* "pp=16", "cp>1" …, likewise */
     const char *const *set;        /* constants over the tables: "h100.sustained=0.8", likewise */
     const loom_measured_step *measured;
     int n_measured;
-    int keep;                      /* layouts to hand out; 0: 5 */
+    int keep;                      /* layouts to hand out; 0: 5, at most 32 */
+    bool pareto;                   /* fill the front */
+    bool advise;                   /* look for changes that would gain: several searches more */
 } loom_plan_request;
 
 /* --- one layout in full -------------------------------------------------------------------------------------------------------- */
@@ -99,28 +101,37 @@ LOOM_API loom_status loom_plan_predict(const loom_plan_request *request, const l
 
 /* --- the search -------------------------------------------------------------------------------------------------------------------- */
 
-typedef struct loom_plan_entry {
-    loom_prediction *prediction;
-    char binding[256];   /* what limits it */
-} loom_plan_entry;
-
 typedef struct loom_plan_rejection {
-    char reason[LOOM_PLAN_TEXT];
-    uint64_t count;
+    char reason[LOOM_PLAN_TEXT]; /* "memory", or the id of a rule (layout.h) */
+    uint64_t count;              /* memory: layouts; a rule: degrees that it rules out */
 } loom_plan_rejection;
 
+/* Something to change, and what the best layout would then gain. */
+typedef struct loom_plan_change {
+    char text[160];
+    double gain; /* share of the step */
+} loom_plan_change;
+enum { LOOM_PLAN_CHANGES = 3 };
+
 typedef struct loom_plan {
-    loom_plan_entry *best; /* fastest first */
+    loom_prediction *best; /* fastest first; they differ in tp, cp, pp, ep or etp */
     int n_best;
-    loom_plan_entry *front; /* Pareto over step time, memory, ranks: fastest first */
+    loom_prediction *front; /* Pareto over step time, fullest stage and ranks: fastest first. Empty unless asked for */
     int n_front;
-    uint64_t legal, evaluated; /* layouts that break no rule; whose time was computed rather than bounded */
+    uint64_t legal;     /* layouts that break no rule */
+    uint64_t evaluated; /* whose time was worked out; bounds decide on the others */
     double seconds;
     size_t peak_bytes;
     loom_plan_rejection rejected[LOOM_PLAN_RULES];
     int n_rejected;
+    char binding[256];   /* what limits the best layout */
+    char runner_up[256]; /* why the second is second, and what would make it win */
+    loom_plan_change changes[LOOM_PLAN_CHANGES]; /* the cheapest that gain 2 % and more */
+    int n_changes;
+    char hopeless[320]; /* n_best 0: why nothing fits, in numbers */
 } loom_plan;
 
+/* The exact optimum: of all layouts of the request that break no rule and fit, none is faster than best[0]. */
 LOOM_API loom_status loom_plan_search(const loom_plan_request *request, loom_plan **plan);
 LOOM_API void loom_plan_free(loom_plan *plan); /* accepts NULL */
 
@@ -128,6 +139,10 @@ LOOM_API void loom_plan_free(loom_plan *plan); /* accepts NULL */
 typedef enum loom_plan_format { LOOM_PLAN_AS_TEXT, LOOM_PLAN_AS_JSON, LOOM_PLAN_AS_YAML } loom_plan_format;
 LOOM_API loom_status loom_plan_describe(const loom_plan_request *request, const loom_plan *plan, loom_plan_format format, char **text);
 LOOM_API loom_status loom_prediction_describe(const loom_plan_request *request, const loom_prediction *prediction, loom_plan_format format, char **text);
+/* Rank, coordinates and place of every rank of a layout, and the ranks of every kind of group. */
+LOOM_API loom_status loom_plan_map(const loom_plan_request *request, const loom_layout *layout, char **text);
+/* "tp=8,pp=16,mbs=2" as a layout for the ranks of the request: what is not said is what loom_layout_default() and the train section have. */
+LOOM_API loom_status loom_plan_layout(const loom_plan_request *request, const char *text, loom_layout *layout);
 /* Why `layout` ("tp=16,pp=2") is not the plan: broken rules, or where memory ends, or what it would cost. */
 LOOM_API loom_status loom_plan_explain(const loom_plan_request *request, const char *layout, char **text);
 

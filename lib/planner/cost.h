@@ -197,6 +197,7 @@ typedef struct loom_step_cost {
     int busiest;             /* stage */
     int64_t micro_batches;
     double hidden_dp;
+    double pass_dp; /* of part[LOOM_TIME_DP]: inside the passes of the busiest stage, before `factor` */
 } loom_step_cost;
 /* `chunk_layers` [pp * vpp] in model order. `degrees` are placed. */
 void loom_step_predict(const loom_job *job, const loom_degrees *degrees, const int *chunk_layers, loom_step_cost *cost);

@@ -247,7 +247,7 @@ loom_pipeline loom_pipeline_of(loom_schedule_kind kind)
     }
 }
 
-static loom_schedule_kind schedule_of(loom_pipeline pipeline)
+loom_schedule_kind loom_schedule_kind_of(loom_pipeline pipeline)
 {
     switch (pipeline) {
     case LOOM_PIPE_GPIPE:
@@ -285,7 +285,7 @@ void loom_layout_of_degrees(const loom_degrees *g, const loom_job *job, const in
     l->etp = g->etp;
     l->zero = g->zero;
     l->sequence_parallel = g->sequence_parallel;
-    l->schedule = schedule_of(g->pipeline);
+    l->schedule = loom_schedule_kind_of(g->pipeline);
     l->recompute = g->recompute;
     l->cp_kind = g->cp_kind;
     l->micro_batch = g->micro_batch;

@@ -583,6 +583,7 @@ loom_status loom_search_run(loom_search *s)
     }
     for (int i = 0; i < s->n_found; i++)
         s->found[i].fullest = fullest_stage(w.job, &s->found[i].degrees, s->found[i].chunk_layers);
+    s->peak_bytes = (size_t)w.capacity * sizeof *w.classes + MOST_TABLES * sizeof *w.tables + sizeof *w.scratch;
     free(w.classes);
     free(w.tables);
     free(w.scratch);

@@ -22,7 +22,7 @@ typedef struct loom_search {
     int n_found;
     uint64_t evaluated;  /* layouts whose time was worked out */
     uint64_t too_large;  /* of those looked at, how many do not fit, whatever the split */
-    double least_memory; /* bytes of the fullest stage of the smallest layout that was looked at and did not fit; infinite: none */
+    size_t peak_bytes;   /* memory that the search took */
 } loom_search;
 
 /* Fills `found`. Exact: no layout of the space that fits is faster than found[0], under the split that loom_split_best() gives each. */

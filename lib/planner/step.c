@@ -119,6 +119,7 @@ static void add_work(loom_step_cost *cost, const loom_layer_table *t, const stag
     }
     for (int i = 0; i < LOOM_TIME_PARTS; i++)
         cost->part[i] += cost->micro_batches * sum.part[i];
+    cost->pass_dp = cost->part[LOOM_TIME_DP];
     cost->hidden_dp += cost->micro_batches * sum.hidden_dp;
 }
 

@@ -1,0 +1,165 @@
+/* The public prediction: time and interval, memory of every stage, rates. */
+#include "planner/predict.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "planner/interval.h"
+#include "planner/job.h"
+#include "planner/limits.h"
+
+const char *loom_time_part_name(loom_time_part part)
+{
+    static const char *const names[LOOM_TIME_PARTS] = {"gemm", "attention", "pointwise", "launch", "tp", "cp", "ep", "dp", "pp", "bubble", "optimizer", "other"};
+    return part >= 0 && part < LOOM_TIME_PARTS ? names[part] : "unknown part";
+}
+
+const char *loom_memory_part_name(loom_memory_part part)
+{
+    static const char *const names[LOOM_MEMORY_PARTS] = {"weights", "gradients", "optimizer", "activations", "transient", "logits", "loss", "buffers", "workspace", "slack"};
+    return part >= 0 && part < LOOM_MEMORY_PARTS ? names[part] : "unknown part";
+}
+
+/* The simulated pipeline in place of the closed form: what is not work of the busiest stage is messages and bubble. */
+static void use_simulation(const loom_job *job, const loom_degrees *g, const loom_layer_table *layers, const int *chunk_layers, loom_step_cost *cost)
+{
+    double with, without, old = (cost->part[LOOM_TIME_PP] + cost->part[LOOM_TIME_BUBBLE]) / job->factor, work = 0;
+
+    if (!loom_simulate_pipeline(job, g, layers, chunk_layers, true, &with) || !loom_simulate_pipeline(job, g, layers, chunk_layers, false, &without))
+        return;
+    for (int i = LOOM_TIME_GEMM; i <= LOOM_TIME_EP; i++)
+        work += cost->part[i];
+    work = work / job->factor + cost->pass_dp;
+    double waits = fmax(0, without - work), grown = with - work - old;
+    double spread = 1 + loom_soft(job, LOOM_SOFT_JITTER) * log2(g->tp * g->cp * g->dp * g->pp);
+    cost->part[LOOM_TIME_BUBBLE] = waits * job->factor;
+    cost->part[LOOM_TIME_PP] = (with - without) * job->factor;
+    cost->part[LOOM_TIME_OTHER] += grown * (spread - 1) * job->factor;
+    cost->seconds += grown * spread * job->factor;
+}
+
+static void fill_memory(const loom_job *job, const loom_degrees *g, const int *chunk_layers, double limit, loom_prediction *p)
+{
+    p->stages = g->pp;
+    p->memory_limit = limit;
+    for (int stage = 0; stage < g->pp; stage++) {
+        loom_memory m = loom_stage_memory_of(job, g, chunk_layers, stage);
+        loom_stage_memory *to = &p->memory[stage];
+        memcpy(to->part, m.part, sizeof to->part);
+        to->allocated = m.allocated;
+        to->total = m.total;
+        to->parameters = m.parameters;
+        to->layers = m.layers;
+        to->in_flight = (int)ceil(m.in_flight * g->vpp - 1e-9);
+        if (m.total > p->memory[p->fullest].total)
+            p->fullest = stage;
+    }
+    p->fits = p->memory[p->fullest].total <= limit;
+}
+
+static double peak_of(const loom_job *job)
+{
+    double peak = loom_dev(&job->machine, job->bits == 8 ? LOOM_DEV_PEAK_8 : job->bits == 4 ? LOOM_DEV_PEAK_4 : LOOM_DEV_PEAK_16);
+    return peak > 0 ? peak : loom_dev(&job->machine, LOOM_DEV_PEAK_16);
+}
+
+/* Share of the model flop that recompute adds: a forward is a third; selective repeats little and only what is memory-bound. */
+static double again(const loom_degrees *g)
+{
+    return g->recompute == LOOM_RECOMPUTE_FULL ? 4.0 / 3 : 1;
+}
+
+static void fill_rates(const loom_job *job, const loom_degrees *g, loom_prediction *p)
+{
+    double world = (double)g->tp * g->cp * g->dp * g->pp, peak = peak_of(job) * world * p->step_s;
+
+    p->tokens_per_s = (double)job->global_batch * job->seq / p->step_s;
+    p->tokens_per_s_per_gpu = p->tokens_per_s / world;
+    p->mfu_full = loom_model_flop(&job->model, job->global_batch, job->seq, false) / peak;
+    p->mfu_causal = loom_model_flop(&job->model, job->global_batch, job->seq, true) / peak;
+    p->hfu = p->mfu_full * again(g);
+}
+
+loom_status loom_predict_degrees(const loom_job *job, const loom_degrees *g, const int *chunk_layers, double memory_limit, bool calibrated, loom_prediction *p)
+{
+    loom_layer_table layers;
+    loom_memory_table memory = loom_memory_table_of(job, g);
+    loom_step_cost cost;
+
+    memset(p, 0, sizeof *p);
+    loom_layer_table_make(job, g, &layers);
+    loom_step_cost_of(job, g, &layers, &memory, chunk_layers, &cost);
+    use_simulation(job, g, &layers, chunk_layers, &cost);
+    loom_layout_of_degrees(g, job, chunk_layers, &p->layout);
+    double z = loom_interval(job, &cost, calibrated);
+    p->step_s = cost.seconds;
+    p->low_s = cost.seconds * exp(-z);
+    p->high_s = cost.seconds * exp(z);
+    memcpy(p->part_s, cost.part, sizeof p->part_s);
+    p->hidden_dp_s = cost.hidden_dp * job->factor;
+    p->micro_batches = cost.micro_batches;
+    p->busiest = cost.busiest;
+    p->default_share = loom_default_share(job, &cost);
+    double busy = cost.seconds - cost.part[LOOM_TIME_BUBBLE];
+    p->bubble = busy > 0 ? cost.part[LOOM_TIME_BUBBLE] / busy : 0;
+    fill_memory(job, g, chunk_layers, memory_limit, p);
+    fill_rates(job, g, p);
+    return LOOM_OK;
+}
+
+/* --- the public calls ------------------------------------------------------------------------------------------------------------ */
+
+loom_status loom_plan_layout(const loom_plan_request *request, const char *text, loom_layout *layout)
+{
+    int world = loom_topology_ranks(request->topology);
+
+    if (request->max_gpus > 0 && request->max_gpus < world)
+        world = request->max_gpus;
+    loom_layout_default(request->model, layout);
+    layout->global_batch = request->train.global_batch;
+    layout->seq = request->train.seq > 0 ? request->train.seq : request->model->seq;
+    layout->micro_batch = request->train.micro_batch > 0 ? request->train.micro_batch : 1;
+    layout->zero = 1;
+    loom_status status = loom_layout_parse(text, text, layout);
+    return status < 0 ? status : loom_layout_check(layout, request->model, world);
+}
+
+/* One measured step is one factor on all times; of several, their geometric mean. */
+loom_status loom_job_calibrate(const loom_plan_request *request, loom_job *job)
+{
+    double logarithm = 0;
+
+    for (int i = 0; i < request->n_measured; i++) {
+        const loom_measured_step *measured = &request->measured[i];
+        loom_layout layout;
+        loom_degrees g;
+        int chunk_layers[LOOM_MAX_STAGES];
+        loom_step_cost cost;
+        loom_status status = loom_plan_layout(request, measured->layout, &layout);
+        if (status < 0)
+            return status;
+        if (!(measured->seconds > 0))
+            return loom_fail(LOOM_E_INVALID, "measured step %s: %g s is no time", measured->layout, measured->seconds);
+        loom_degrees_of_layout(&layout, job, &g, chunk_layers);
+        loom_step_predict(job, &g, chunk_layers, &cost);
+        logarithm += log(measured->seconds / cost.seconds);
+    }
+    if (request->n_measured > 0)
+        job->factor = exp(logarithm / request->n_measured);
+    return LOOM_OK;
+}
+
+loom_status loom_plan_predict(const loom_plan_request *request, const loom_layout *layout, loom_prediction *prediction)
+{
+    loom_job job;
+    loom_degrees g;
+    int chunk_layers[LOOM_MAX_STAGES];
+    loom_status status = loom_job_make(request, &job);
+
+    if (status >= 0)
+        status = loom_job_calibrate(request, &job);
+    if (status < 0)
+        return status;
+    loom_degrees_of_layout(layout, &job, &g, chunk_layers);
+    return loom_predict_degrees(&job, &g, chunk_layers, loom_job_memory_limit(request, &job), request->n_measured > 0, prediction);
+}
