@@ -116,11 +116,12 @@ static loom_status read_inputs(const plan_arguments *a, const char *model, plan_
     return LOOM_OK;
 }
 
+/* Prints and frees what a call that returned `status` made. */
 static loom_status print_text(loom_status status, char *text)
 {
-    if (status == LOOM_OK)
+    if (status == LOOM_OK && text)
         fputs(text, stdout);
-    loom_text_free(status == LOOM_OK ? text : NULL);
+    loom_text_free(text);
     return status;
 }
 
@@ -137,7 +138,8 @@ static loom_status print_map(const plan_inputs *in, const loom_layout *layout)
 static loom_status explain(const plan_arguments *a, const plan_inputs *in)
 {
     char *text = NULL;
-    return print_text(loom_plan_explain(&in->request, a->explain, &text), text);
+    loom_status status = loom_plan_explain(&in->request, a->explain, &text);
+    return print_text(status, text);
 }
 
 static loom_status plan(const plan_arguments *a, const plan_inputs *in)
@@ -147,7 +149,8 @@ static loom_status plan(const plan_arguments *a, const plan_inputs *in)
     loom_status status = loom_plan_search(&in->request, &found);
 
     if (status == LOOM_OK)
-        status = print_text(loom_plan_describe(&in->request, found, a->format, &text), text);
+        status = loom_plan_describe(&in->request, found, a->format, &text);
+    status = print_text(status, text);
     if (status == LOOM_OK && found->n_best == 0)
         status = loom_fail(LOOM_E_INVALID, "%s", found->hopeless);
     if (status == LOOM_OK && a->output)
@@ -198,7 +201,8 @@ static loom_status predict(const plan_arguments *a, plan_inputs *in)
         status = loom_plan_predict(&in->request, layout, prediction);
     }
     if (status == LOOM_OK)
-        status = print_text(loom_prediction_describe(&in->request, prediction, a->format, &text), text);
+        status = loom_prediction_describe(&in->request, prediction, a->format, &text);
+    status = print_text(status, text);
     if (status == LOOM_OK && a->map)
         status = print_map(in, layout);
     free(prediction);

@@ -139,7 +139,7 @@ static void add_fused_core(const shape *s, loom_pass_pair *pair)
     double rate = loom_dev(machine, LOOM_DEV_PEAK_16) * loom_dev(machine, LOOM_DEV_SUSTAINED);
     double forward = rate * loom_dev(machine, portable ? LOOM_DEV_FLASH2_FORWARD : LOOM_DEV_ATTENTION_FORWARD);
     double backward = rate * loom_dev(machine, portable ? LOOM_DEV_FLASH2_BACKWARD : LOOM_DEV_ATTENTION_BACKWARD);
-    double tail = loom_dev(machine, LOOM_DEV_ATTENTION_TAIL) * keys / 4096 / s->degrees->cp;
+    double tail = loom_dev(machine, LOOM_DEV_ATTENTION_TAIL) * keys / 4096;
     double narrow = narrow_rate(machine, value_dim(s->model));
 
     pair->forward.part[LOOM_TIME_ATTENTION] += flop / (forward * narrow) + tail;
@@ -189,7 +189,8 @@ static void add_context_exchange(const shape *s, loom_pass_pair *pair)
         double seconds = loom_exchange_seconds(machine, group, kv + q, 0);
         pair->forward.part[LOOM_TIME_CP] += seconds;
         pair->backward.part[LOOM_TIME_CP] += seconds;
-    } else { /* a hop of the ring is hidden under the attention of the block before it */
+    } else { /* a hop of the ring is hidden under the attention of the block before it; every block's result is merged in fp32 */
+        add_stream(s, pair, (g->cp - 1) * 8 * s->tokens * heads * value_dim(s->model));
         double hops = (g->cp - 1) * loom_hop_seconds(machine, group.domains > 1 ? (loom_group){2, 1, 2} : (loom_group){2, 2, 1}, kv);
         double hide = (double)(g->cp - 1) / g->cp;
         pair->forward.part[LOOM_TIME_CP] += fmax(0, hops - hide * pair->forward.part[LOOM_TIME_ATTENTION]);

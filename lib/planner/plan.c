@@ -166,7 +166,7 @@ static loom_status find_binding(planning *p)
 
     if (status < 0)
         return status;
-    if (free_of_memory->seconds < 0.99 * p->merged[0].seconds) {
+    if (free_of_memory->seconds < 0.98 * best->step_s) {
         describe(free_of_memory, &p->job, layout, sizeof layout);
         snprintf(p->plan->binding, sizeof p->plan->binding, "memory: stage %d takes %.1f of %.1f GiB; with %.1f GiB, %s would take %.3g s", best->fullest, best->memory[best->fullest].total / 0x1p30,
                  best->memory_limit / 0x1p30, free_of_memory->fullest / 0x1p30, layout, free_of_memory->seconds);
@@ -205,7 +205,10 @@ static void compare_runner_up(loom_plan *plan)
             part = i;
     loom_layout_describe(&second->layout, layout, sizeof layout);
     double excess = second->part_s[part] - best->part_s[part], needed = second->part_s[part] > 0 ? behind / second->part_s[part] : 1;
-    snprintf(plan->runner_up, sizeof plan->runner_up, "%s is %.1f %% slower: %.3g s more for %s; it would win if that cost %.0f %% less", layout, 100 * behind / best->step_s, excess, words_of(part), 100 * needed);
+    if (behind < 0.001 * best->step_s)
+        snprintf(plan->runner_up, sizeof plan->runner_up, "%s is as fast", layout);
+    else
+        snprintf(plan->runner_up, sizeof plan->runner_up, "%s is %.1f %% slower: %.3g s more for %s; it would win if that cost %.0f %% less", layout, 100 * behind / best->step_s, excess, words_of(part), 100 * needed);
 }
 
 /* What one could change, cheapest first: a switch, a number in the run file, then hardware. */
@@ -383,6 +386,12 @@ static int faster_first(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+static int faster_prediction_first(const void *a, const void *b)
+{
+    double x = ((const loom_prediction *)a)->step_s, y = ((const loom_prediction *)b)->step_s;
+    return (x > y) - (x < y);
+}
+
 static loom_status predict_all(planning *p, const loom_found *found, int n, loom_prediction **predictions)
 {
     loom_prediction *all = calloc((size_t)(n ? n : 1), sizeof *all);
@@ -489,6 +498,7 @@ static loom_status fill(planning *p)
     }
     LOOM_TRY(predict_all(p, p->merged, p->n_merged, &p->plan->best));
     p->plan->n_best = p->n_merged;
+    qsort(p->plan->best, (size_t)p->n_merged, sizeof *p->plan->best, faster_prediction_first); /* the finalists have been simulated */
     LOOM_TRY(find_binding(p));
     compare_runner_up(p->plan);
     if (p->request->advise)

@@ -154,11 +154,11 @@ void loom_space_schedules(const loom_space *s, int pp, int64_t micro_batches, lo
 
 static void permute(loom_orders *orders, loom_axis *order, int at, int n)
 {
-    if (at == n) {
+    if (at >= n || at >= 4) {
         memcpy(orders->at[orders->count++], order, 4 * sizeof *order);
         return;
     }
-    for (int i = at; i < n; i++) { /* rotate each remaining axis to the front, so that the given order comes first */
+    for (int i = at; i < n && i < 4; i++) { /* rotate each remaining axis to the front, so that the given order comes first */
         loom_axis chosen = order[i];
         memmove(&order[at + 1], &order[at], (size_t)(i - at) * sizeof *order);
         order[at] = chosen;
