@@ -23,9 +23,12 @@ typedef struct probe_arguments {
 static const loom_option options[] = {
     {"ranks", 'n', LOOM_OPTION_INT, offsetof(probe_arguments, ranks), .low = 1, .high = 256, .takes = "N",
      .help = "ranks to start on this host (1); under a launcher its ranks are taken"},
-    {"output", 'o', LOOM_OPTION_TEXT, offsetof(probe_arguments, output), .takes = "FILE", .help = "topology file to write (standard output)"},
-    {"model", 0, LOOM_OPTION_TEXT, offsetof(probe_arguments, model), .takes = "FILE", .help = "time the products of this model's layers too"},
-    {"budget", 0, LOOM_OPTION_REAL, offsetof(probe_arguments, budget_s), .low = 0.1, .high = 3600, .takes = "SECONDS", .help = "about how long it may take (20)"},
+    {"output", 'o', LOOM_OPTION_TEXT, offsetof(probe_arguments, output), .takes = "FILE",
+     .help = "topology file to write (standard output)"},
+    {"model", 0, LOOM_OPTION_TEXT, offsetof(probe_arguments, model), .takes = "FILE",
+     .help = "time the products of this model's layers too"},
+    {"budget", 0, LOOM_OPTION_REAL, offsetof(probe_arguments, budget_s), .low = 0.1, .high = 3600, .takes = "SECONDS",
+     .help = "about how long it may take (20)"},
     {0},
 };
 
@@ -43,7 +46,8 @@ loom_status probe_agree(probe *p, loom_comm *comm, double *value)
     loom_status status;
 
     *p->cell = *value;
-    if ((status = loom_all_reduce(comm, p->cell, p->cell, 1, LOOM_F64, LOOM_MAX, p->stream)) < 0 || (status = loom_stream_wait(p->stream)) < 0)
+    if ((status = loom_all_reduce(comm, p->cell, p->cell, 1, LOOM_F64, LOOM_MAX, p->stream)) < 0 ||
+        (status = loom_stream_wait(p->stream)) < 0)
         return status;
     *value = *p->cell;
     return LOOM_OK;
@@ -169,7 +173,8 @@ static loom_status find_topology(probe *p)
     if (status == LOOM_OK)
         status = loom_topology_join((const loom_topology *const *)host, hosts, &p->topology);
     if (status == LOOM_OK && loom_topology_ranks(p->topology) != size)
-        status = loom_fail(LOOM_E_UNSUPPORTED, "the hosts of these %d ranks have %d devices: start one rank for each", size, loom_topology_ranks(p->topology));
+        status = loom_fail(LOOM_E_UNSUPPORTED, "the hosts of these %d ranks have %d devices: start one rank for each", size,
+                           loom_topology_ranks(p->topology));
     for (int i = 0; host && i < hosts; i++)
         loom_topology_free(host[i]);
     free(host);
@@ -217,8 +222,10 @@ static void say_how(probe *p)
     gethostname(host, sizeof host - 1);
     strftime(when, sizeof when, "%Y-%m-%d %H:%M UTC", gmtime_r(&now, &utc));
     snprintf(p->topology->measured, sizeof p->topology->measured,
-             "%s on %s by rankloom probe: ranks %d, threads of each %d, kernels %s, products %s, transport %s; f32, median of 3 to %d runs, slowest rank", when, host,
-             loom_comm_size(p->world), loom_device_threads(p->device), p->kernels->isa, p->kernels->gemm_library, loom_comm_transport(p->world), MOST_RUNS);
+             "%s on %s by rankloom probe: ranks %d, threads of each %d, kernels %s, products %s, transport %s; f32, median of 3 to %d "
+             "runs, slowest rank",
+             when, host, loom_comm_size(p->world), loom_device_threads(p->device), p->kernels->isa, p->kernels->gemm_library,
+             loom_comm_transport(p->world), MOST_RUNS);
 }
 
 static loom_status measure(probe *p, const probe_arguments *arguments)
@@ -248,13 +255,16 @@ static void print_summary(const loom_topology *t, const char *path)
     const loom_chip *chip = &t->chips[0];
     const loom_gemm_law *law = &chip->gemm[LOOM_MATH_F32];
 
-    printf("a rank: %.1f Gflop/s at best, memory copies %.1f GB/s\n", chip->peak[LOOM_MATH_F32].value / 1e9, chip->memory_bandwidth.value / 1e9);
+    printf("a rank: %.1f Gflop/s at best, memory copies %.1f GB/s\n", chip->peak[LOOM_MATH_F32].value / 1e9,
+           chip->memory_bandwidth.value / 1e9);
     if (loom_known(law->share))
-        printf("products: %.0f %% of that in the limit; m0 %.0f, n0 %.0f, k0 %.0f, start %.1f us\n", 100 * law->share.value, law->m0.value, law->n0.value,
-               law->k0.value, law->start_s.value * 1e6);
+        printf("products: %.0f %% of that in the limit; m0 %.0f, n0 %.0f, k0 %.0f, start %.1f us\n", 100 * law->share.value, law->m0.value,
+               law->n0.value, law->k0.value, law->start_s.value * 1e6);
     for (int i = 0; i < t->n_laws; i++)
-        printf("%-14s %-7s %3d ranks: start %8.1f us, %7.2f GB/s\n", loom_pattern_name(t->laws[i].pattern), loom_level_name(t->laws[i].level), t->laws[i].ranks,
-               (t->laws[i].fixed_s.value + t->laws[i].step_s.value * (t->laws[i].ranks - 1)) * 1e6, loom_figure_or(t->laws[i].bandwidth, 0) / 1e9);
+        printf("%-14s %-7s %3d ranks: start %8.1f us, %7.2f GB/s\n", loom_pattern_name(t->laws[i].pattern),
+               loom_level_name(t->laws[i].level), t->laws[i].ranks,
+               (t->laws[i].fixed_s.value + t->laws[i].step_s.value * (t->laws[i].ranks - 1)) * 1e6,
+               loom_figure_or(t->laws[i].bandwidth, 0) / 1e9);
     printf("written to %s\n", path);
 }
 
@@ -344,9 +354,9 @@ const loom_command loom_command_probe = {
     .operands = "",
     .least = 0,
     .most = 0,
-    .about = "Times f32 products by shape, memory copies, and every collective by size of group and bytes, all ranks at once as in training, and fits\n"
-             "the laws a planner extrapolates with. Under torchrun, Slurm, mpirun or rankloom run the ranks at hand are measured, over their hosts;\n"
-             "alone, -n starts so many on this host. Measure on a machine that does nothing else.",
+    .about = "Times f32 products by shape, memory copies, and every collective by size of group and bytes, all ranks at once as in\n"
+             "training, and fits the laws a planner extrapolates with. Under torchrun, Slurm, mpirun or rankloom run the ranks at hand\n"
+             "are measured, over their hosts; alone, -n starts so many on this host. Measure on a machine that does nothing else.",
     .options = options,
     .run = run,
 };

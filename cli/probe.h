@@ -22,7 +22,7 @@ typedef struct probe {
 /* Something to be timed: enqueues and waits. */
 typedef loom_status probe_work(probe *p, void *context);
 
-/* Median of several runs, of the slowest rank of `comm`. All its ranks call; they agree on the count of runs, which takes about `budget_s`. */
+/* Median of several runs, of the slowest rank of `comm`. All its ranks call; they agree on the count of runs, about what `budget_s` allows. */
 loom_status probe_time(probe *p, loom_comm *comm, probe_work *work, void *context, double budget_s, double *seconds);
 /* *value becomes the largest of the ranks of `comm`. */
 loom_status probe_agree(probe *p, loom_comm *comm, double *value);

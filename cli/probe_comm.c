@@ -114,7 +114,8 @@ static loom_status time_call(probe *p, call *c, const loom_group_link *link, dou
         status = probe_agree(p, p->world, &seconds);
     if (status < 0)
         return status;
-    loom_pattern_point point = {c->pattern, link->level, link->ranks, link->in_domain, (double)c->bytes, c->pattern == LOOM_PATTERN_SEND ? seconds / 2 : seconds};
+    loom_pattern_point point = {c->pattern,      link->level,      link->ranks,
+                                link->in_domain, (double)c->bytes, c->pattern == LOOM_PATTERN_SEND ? seconds / 2 : seconds};
     return loom_topology_add_points(p->topology, &point, 1);
 }
 

@@ -18,8 +18,10 @@ static const loom_option options[] = {
     {"matrix", 'm', LOOM_OPTION_FLAG, offsetof(topo_arguments, matrix), .help = "the device matrix, as nvidia-smi topo -m prints it"},
     {"line", 0, LOOM_OPTION_FLAG, offsetof(topo_arguments, line), .help = "one line"},
     {"svg", 0, LOOM_OPTION_TEXT, offsetof(topo_arguments, svg), .takes = "FILE", .help = "write a picture"},
-    {"output", 'o', LOOM_OPTION_TEXT, offsetof(topo_arguments, output), .takes = "FILE", .help = "write the topology in its exact form, to edit or to plan with"},
-    {"gpu", 0, LOOM_OPTION_TEXT, offsetof(topo_arguments, gpu), .takes = "NAME", .help = "what the cards are, for a FILE that does not name them"},
+    {"output", 'o', LOOM_OPTION_TEXT, offsetof(topo_arguments, output), .takes = "FILE",
+     .help = "write the topology in its exact form, to edit or to plan with"},
+    {"gpu", 0, LOOM_OPTION_TEXT, offsetof(topo_arguments, gpu), .takes = "NAME",
+     .help = "what the cards are, for a FILE that does not name them"},
     {"ranks", 'n', LOOM_OPTION_INT, offsetof(topo_arguments, ranks), .low = 1, .high = 256, .takes = "N",
      .help = "without FILE and without GPUs: so many CPU ranks (one a NUMA node)"},
     {0},
@@ -75,7 +77,8 @@ static int run(const loom_command *self, int argc, char **argv)
 
     if (!loom_options_parse(self, argc, argv, &arguments, &operands, &exit_status))
         return exit_status;
-    loom_status status = operands.count ? loom_topology_load(operands.at[0], &topology) : loom_topology_this_host(arguments.ranks, &topology);
+    loom_status status =
+        operands.count ? loom_topology_load(operands.at[0], &topology) : loom_topology_this_host(arguments.ranks, &topology);
     if (status == LOOM_OK && arguments.gpu)
         status = loom_topology_name_chips(topology, arguments.gpu);
     if (status == LOOM_OK)
@@ -90,9 +93,9 @@ const loom_command loom_command_topo = {
     .operands = "[FILE]",
     .least = 0,
     .most = 1,
-    .about = "FILE is a cluster file (YAML or JSON), hwloc's XML, NCCL's topology XML, or the output of nvidia-smi topo -m. Without FILE this host is\n"
-             "looked at, with hwloc and NVML. Every figure is printed with where it comes from: assumed (the catalogue), read (the machine),\n"
-             "given (a file), measured (rankloom probe); what nobody knows is printed as unknown.",
+    .about = "FILE is a cluster file (YAML or JSON), hwloc's XML, NCCL's topology XML, or the output of nvidia-smi topo -m. Without\n"
+             "FILE this host is looked at, with hwloc and NVML. Every figure is printed with where it comes from: assumed (the\n"
+             "catalogue), read (the machine), given (a file), measured (rankloom probe); what nobody knows is printed as unknown.",
     .options = options,
     .run = run,
 };

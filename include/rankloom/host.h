@@ -8,7 +8,7 @@ LOOM_BEGIN
 /* --- cores and memory -------------------------------------------------------------------------------------------------
  * Counts and pinning use what this process is allowed (cgroup, affinity); sizes of masks use everything the machine has. */
 typedef struct loom_host_core {
-    int numa;                 /* index into numas of the memory next to it; when that node has no memory still that node */
+    int numa;                  /* index into numas of the memory next to it; when that node has no memory still that node */
     int first_thread, threads; /* allowed hardware threads: thread_os[first_thread ...] */
 } loom_host_core;
 
@@ -27,14 +27,14 @@ typedef struct loom_host_pci {
 } loom_host_pci;
 
 typedef struct loom_host {
-    char source[128];   /* "this host", or the file */
-    char cpu[96];       /* model name, "" unknown */
-    int levels;         /* of the tree of caches and cores; NUMA nodes are not among them */
+    char source[128]; /* "this host", or the file */
+    char cpu[96];     /* model name, "" unknown */
+    int levels;       /* of the tree of caches and cores; NUMA nodes are not among them */
     int packages;
     int all_threads;    /* that exist, allowed or not */
     int highest_thread; /* greatest number of an existing thread: masks need one bit more */
     int n_threads, n_cores, n_numas, n_pcis;
-    int *thread_os;     /* [n_threads] operating system's numbers of allowed threads, core after core */
+    int *thread_os; /* [n_threads] operating system's numbers of allowed threads, core after core */
     loom_host_core *cores;
     loom_host_numa *numas;
     loom_host_pci *pcis; /* GPUs and network cards */
@@ -52,18 +52,20 @@ LOOM_API loom_figure loom_cpu_quota_of(const char *cgroup_folder);
 
 /* What one rank of `local_ranks` on the host computes with. */
 typedef struct loom_core_share {
-    int threads;     /* of compute: max(1, allowed cores / local ranks), or what OMP_NUM_THREADS asks for */
-    int n_pinned;    /* operating system's thread numbers it is bound to: whole cores of its own while there are enough */
+    int threads;  /* of compute: max(1, allowed cores / local ranks), or what OMP_NUM_THREADS asks for */
+    int n_pinned; /* operating system's thread numbers it is bound to: whole cores of its own while there are enough */
     int *pinned;
-    int numa;        /* index of the NUMA node of its first core, -1 unknown */
+    int numa;         /* index of the NUMA node of its first core, -1 unknown */
     char notice[160]; /* "" or what to tell once, on local rank 0: too many ranks, a thread count that somebody set */
 } loom_core_share;
 
 /* `omp_num_threads`: the launcher's or user's OMP_NUM_THREADS, NULL or "" when unset; honoured, and reported in the notice when it
  * differs from the share. LOOM_E_INVALID when it is no positive number. */
-LOOM_API loom_status loom_host_share_cores(const loom_host *host, int local_ranks, int local_rank, const char *omp_num_threads, loom_core_share *share);
-/* The allowed threads next to a NUMA node (operating system's number): where a rank that drives a GPU there belongs. Unknown (-1), or a node
- * without cores of ours: n_pinned 0, nothing is pinned, and the notice says so. `threads` is the node's cores by the `sharers` that use it. */
+LOOM_API loom_status loom_host_share_cores(const loom_host *host, int local_ranks, int local_rank, const char *omp_num_threads,
+                                           loom_core_share *share);
+/* The allowed threads next to a NUMA node (operating system's number): where a rank that drives a GPU there belongs. Unknown (-1), or a
+ * node without cores of ours: n_pinned 0, nothing is pinned, and the notice says so. `threads` is the node's cores by the `sharers` that
+ * use it. */
 LOOM_API loom_status loom_host_cores_near(const loom_host *host, int numa_os, int sharers, loom_core_share *share);
 LOOM_API void loom_core_share_clear(loom_core_share *share);
 /* Binds the calling thread (and threads it makes) to the share. LOOM_E_IO when the system refuses. */
@@ -77,23 +79,23 @@ LOOM_API int loom_numa_of_pci(const char *root, const char *address);
 
 /* --- GPUs ---------------------------------------------------------------------------------------------------------------------- */
 typedef struct loom_gpu {
-    int index;          /* NVML's, in the order of PCI addresses */
-    char pci[20];       /* "0000:10:00.0" */
-    char uuid[96];      /* "GPU-…" or, for a partition, "MIG-…" */
+    int index;     /* NVML's, in the order of PCI addresses */
+    char pci[20];  /* "0000:10:00.0" */
+    char uuid[96]; /* "GPU-…" or, for a partition, "MIG-…" */
     char name[64];
     uint64_t memory_bytes;
-    int numa;           /* operating system's number, -1: unknown */
-    int parent;         /* a partition's GPU in the same list, -1: a whole GPU */
-    int nvlinks;        /* active links */
+    int numa;                /* operating system's number, -1: unknown */
+    int parent;              /* a partition's GPU in the same list, -1: a whole GPU */
+    int nvlinks;             /* active links */
     double nvlink_bandwidth; /* B/s of all active links, one direction; 0: unknown */
 } loom_gpu;
 
 typedef struct loom_gpus {
     int count;
     loom_gpu *gpus;
-    loom_wire *wires;    /* [count * count] */
+    loom_wire *wires; /* [count * count] */
     char driver[32];
-    char note[160];      /* why there are none: "no NVML: libnvidia-ml.so.1: cannot open shared object file" */
+    char note[160]; /* why there are none: "no NVML: libnvidia-ml.so.1: cannot open shared object file" */
 } loom_gpus;
 
 /* Asks NVML, opened at run time (`library` NULL: libnvidia-ml.so.1). No library or no GPU is no failure: count 0 and a note. */
@@ -103,19 +105,21 @@ LOOM_API void loom_gpus_free(loom_gpus *gpus); /* accepts NULL */
 /* What CUDA_VISIBLE_DEVICES leaves of the GPUs, in the order in which the runtime numbers them. */
 typedef struct loom_visible {
     int count;
-    int *gpu;           /* [count] position in the list of GPUs (a partition's entry when partitions are listed there, else its GPU, else -1) */
-    bool partitioned;   /* MIG: the runtime opens one partition only; no peer access, no NVLink */
-    char notice[200];   /* "" or what to tell: entries that were dropped and why, partitions that need a process environment of their own */
+    int *gpu; /* [count] position in the list of GPUs (a partition's entry when partitions are listed there, else its GPU, else -1) */
+    bool partitioned; /* MIG: the runtime opens one partition only; no peer access, no NVLink */
+    char notice[200]; /* "" or what to tell: entries that were dropped and why, partitions that need a process environment of their own */
 } loom_visible;
 
-/* `list` as in the variable: numbers, "GPU-…" (also a beginning that fits only one), "MIG-…"; NULL: all. An entry that names none ends the list, as
- * in the runtime; so does one that was there before. Devices are found by number in PCI order or by id, never by position in anything else. */
+/* `list` as in the variable: numbers, "GPU-…" (also a beginning that fits only one), "MIG-…"; NULL: all. An entry that names none ends the
+ * list, as in the runtime; so does one that was there before. Devices are found by number in PCI order or by id, never by position in
+ * anything else. */
 LOOM_API loom_status loom_visible_devices(const char *list, const loom_gpu *gpus, int count, loom_visible *visible);
 LOOM_API void loom_visible_clear(loom_visible *visible);
 
 /* --- a topology of it --------------------------------------------------------------------------------------------------------- */
 /* One node: the visible GPUs when there are any, else `cpu_ranks` ranks (0: one a NUMA node) on the allowed cores. */
-LOOM_API loom_status loom_topology_of_host(const loom_host *host, const loom_gpus *gpus, const char *visible_devices, int cpu_ranks, loom_topology **topology);
+LOOM_API loom_status loom_topology_of_host(const loom_host *host, const loom_gpus *gpus, const char *visible_devices, int cpu_ranks,
+                                           loom_topology **topology);
 /* The same of this machine: hwloc, NVML and CUDA_VISIBLE_DEVICES. */
 LOOM_API loom_status loom_topology_this_host(int cpu_ranks, loom_topology **topology);
 

@@ -36,8 +36,8 @@ LOOM_API loom_figure loom_figure_min(loom_figure a, loom_figure b); /* unknown i
 
 /* --- chips: what one kind of device can do ------------------------------------------------------------------------------ */
 typedef enum loom_math { LOOM_MATH_F32, LOOM_MATH_TF32, LOOM_MATH_16, LOOM_MATH_8, LOOM_MATH_4, LOOM_MATHS } loom_math;
-LOOM_API const char *loom_math_name(loom_math math);     /* "f32", "tf32", "bf16", "fp8", "fp4" */
-LOOM_API loom_math loom_math_of(loom_dtype dtype);        /* the unit that multiplies such elements */
+LOOM_API const char *loom_math_name(loom_math math); /* "f32", "tf32", "bf16", "fp8", "fp4" */
+LOOM_API loom_math loom_math_of(loom_dtype dtype);   /* the unit that multiplies such elements */
 
 typedef enum loom_chip_class { LOOM_CHIP_GPU, LOOM_CHIP_TPU, LOOM_CHIP_CPU, LOOM_CHIP_CLASSES } loom_chip_class;
 
@@ -51,25 +51,25 @@ typedef struct loom_chip {
     char name[48];  /* the catalogue's name, or the label when the catalogue has none like it */
     char label[48]; /* as the file or the machine called it */
     loom_chip_class kind;
-    loom_figure peak[LOOM_MATHS];      /* dense flop/s */
-    loom_figure memory_bytes;          /* what a program sees; from the label when that is all we know */
-    loom_figure memory_nominal_bytes;  /* what the label says, 1e9 a GB */
-    loom_figure memory_bandwidth;      /* B/s */
-    loom_figure memory_reach;          /* share of it that a copy reaches */
-    char link[32];                     /* "NVLink4", "PCIe", "xGMI full mesh", "shared memory" */
-    loom_figure link_bandwidth;        /* scale-up link, B/s, one direction, all links of a device together */
-    loom_figure peer_bandwidth;        /* what one pair of devices gets of it: less than all on a full mesh or torus */
-    int link_domain;                   /* devices that usually reach each other at that speed; 1: none */
-    loom_figure host_bandwidth;        /* PCIe or C2C, B/s, one direction */
-    loom_figure nic_bandwidth;         /* usual network share, B/s, one direction */
+    loom_figure peak[LOOM_MATHS];     /* dense flop/s */
+    loom_figure memory_bytes;         /* what a program sees; from the label when that is all we know */
+    loom_figure memory_nominal_bytes; /* what the label says, 1e9 a GB */
+    loom_figure memory_bandwidth;     /* B/s */
+    loom_figure memory_reach;         /* share of it that a copy reaches */
+    char link[32];                    /* "NVLink4", "PCIe", "xGMI full mesh", "shared memory" */
+    loom_figure link_bandwidth;       /* scale-up link, B/s, one direction, all links of a device together */
+    loom_figure peer_bandwidth;       /* what one pair of devices gets of it: less than all on a full mesh or torus */
+    int link_domain;                  /* devices that usually reach each other at that speed; 1: none */
+    loom_figure host_bandwidth;       /* PCIe or C2C, B/s, one direction */
+    loom_figure nic_bandwidth;        /* usual network share, B/s, one direction */
     loom_figure power_w;
-    loom_figure price_per_hour;        /* of one device; unknown unless given */
-    char origin[160];                  /* where the assumed figures come from */
+    loom_figure price_per_hour; /* of one device; unknown unless given */
+    char origin[160];           /* where the assumed figures come from */
     loom_gemm_law gemm[LOOM_MATHS];
 } loom_chip;
 
-/* The catalogue entry for `name`, leniently: case, punctuation and order of parts do not matter; "H100", "h100-80g", "NVIDIA H100 80GB HBM3",
- * "gb200-186g" work. A label whose last part is a memory size overrides the entry's ("a100-64g"). An unknown name with a memory size
+/* The catalogue entry for `name`, leniently: case, punctuation and order of parts do not matter; "H100", "h100-80g", "NVIDIA H100 80GB
+ * HBM3", "gb200-186g" work. A label whose last part is a memory size overrides the entry's ("a100-64g"). An unknown name with a memory size
  * ("generic-24g") gives a chip that only has memory: all else unknown. Anything else is LOOM_E_INVALID with the nearest names. */
 LOOM_API loom_status loom_chip_find(const char *name, loom_chip *chip);
 /* Entry `index` of the catalogue, false past its end. */
@@ -94,7 +94,7 @@ typedef struct loom_level_figures {
 } loom_level_figures;
 
 typedef struct loom_numa {
-    int node;                 /* host */
+    int node; /* host */
     int os_index;
     int cores, threads;       /* that we may use; a memory-only NUMA node has 0 */
     loom_figure memory_bytes; /* a node with cores only has 0, which is not unknown */
@@ -102,8 +102,8 @@ typedef struct loom_numa {
 
 typedef struct loom_nic {
     int node;
-    int numa; /* index into numas, -1: unknown */
-    int rail; /* the leaf switch it hangs on when the network has rails, else 0 */
+    int numa;              /* index into numas, -1: unknown */
+    int rail;              /* the leaf switch it hangs on when the network has rails, else 0 */
     loom_figure bandwidth; /* B/s, one direction */
     int devices;           /* that share it */
 } loom_nic;
@@ -123,13 +123,22 @@ typedef struct loom_topo_node {
     int first_device, devices; /* devices[first_device ...], local 0, 1, ... */
     int first_numa, numas;
     int first_nic, nics;
-    int first_wire; /* into wires, when there are any */
+    int first_wire;     /* into wires, when there are any */
     int cores, threads; /* that ranks may use, all NUMA nodes; 0: unknown */
     loom_figure memory_bytes;
 } loom_topo_node;
 
 /* How two devices of a node are joined, as `nvidia-smi topo -m` calls it. */
-typedef enum loom_path { LOOM_PATH_SELF, LOOM_PATH_NVLINK, LOOM_PATH_PIX, LOOM_PATH_PXB, LOOM_PATH_PHB, LOOM_PATH_NODE, LOOM_PATH_SYS, LOOM_PATH_UNKNOWN } loom_path;
+typedef enum loom_path {
+    LOOM_PATH_SELF,
+    LOOM_PATH_NVLINK,
+    LOOM_PATH_PIX,
+    LOOM_PATH_PXB,
+    LOOM_PATH_PHB,
+    LOOM_PATH_NODE,
+    LOOM_PATH_SYS,
+    LOOM_PATH_UNKNOWN
+} loom_path;
 typedef struct loom_wire {
     uint8_t path;  /* loom_path */
     uint8_t links; /* NVLink bricks of this pair, else 0 */
@@ -157,7 +166,7 @@ typedef struct loom_gemm_point {
 /* bytes: as nccl-tests counts, the larger of send and receive buffer of one rank. */
 typedef struct loom_pattern_point {
     loom_pattern pattern;
-    loom_level level; /* the slowest level that the group crosses */
+    loom_level level;     /* the slowest level that the group crosses */
     int ranks, in_domain; /* size; how many members share a fast domain */
     double bytes, seconds;
 } loom_pattern_point;
@@ -181,10 +190,10 @@ typedef struct loom_topology {
     loom_topo_node *nodes;
     loom_numa *numas;
     loom_nic *nics;
-    loom_wire *wires;  /* NULL, or a square matrix for each node, node after node: see loom_topology_wire() */
-    int *rank_device;  /* [n_devices] rank r runs on devices[rank_device[r]]: node after node, domain after domain in a node */
-    int period;        /* ranks r and r + period stand alike (a regular cluster); n_devices when nothing repeats */
-    bool rails;        /* network rails: in a rack, NICs of equal rail share a switch, others meet in the spine */
+    loom_wire *wires; /* NULL, or a square matrix for each node, node after node: see loom_topology_wire() */
+    int *rank_device; /* [n_devices] rank r runs on devices[rank_device[r]]: node after node, domain after domain in a node */
+    int period;       /* ranks r and r + period stand alike (a regular cluster); n_devices when nothing repeats */
+    bool rails;       /* network rails: in a rack, NICs of equal rail share a switch, others meet in the spine */
     bool peer_access; /* false for GPU partitions (MIG): no two devices reach each other's memory */
     loom_level_figures levels[LOOM_LEVELS];
     int n_gemms, n_points, n_laws;
@@ -200,10 +209,11 @@ typedef struct loom_topology {
 LOOM_API loom_status loom_topology_load(const char *path, loom_topology **topology);
 LOOM_API loom_status loom_topology_parse(const char *source, const char *text, size_t bytes, loom_topology **topology);
 LOOM_API void loom_topology_free(loom_topology *topology); /* accepts NULL */
-/* Says what the devices of a source without names are (a link matrix, NCCL's XML): the catalogue's figures of `gpu`, marked assumed, where nothing
- * was read. LOOM_E_INVALID when the name means nothing, or when no device lacks one. */
+/* Says what the devices of a source without names are (a link matrix, NCCL's XML): the catalogue's figures of `gpu`, marked assumed, where
+ * nothing was read. LOOM_E_INVALID when the name means nothing, or when no device lacks one. */
 LOOM_API loom_status loom_topology_name_chips(loom_topology *topology, const char *gpu);
-/* One cluster of the hosts of `hosts`, in order, in one rack; chips that are equal become one. Levels and measurements are not taken over. */
+/* One cluster of the hosts of `hosts`, in order, in one rack; chips that are equal become one. Levels and measurements are not taken over.
+ */
 LOOM_API loom_status loom_topology_join(const loom_topology *const *hosts, int count, loom_topology **topology);
 /* The exact form as text; the caller frees it with loom_text_free() of <rankloom/text.h>. */
 LOOM_API loom_status loom_topology_write(const loom_topology *topology, char **text);
@@ -249,15 +259,17 @@ LOOM_API loom_group_link loom_topology_axis(const loom_topology *topology, int n
 LOOM_API int loom_topology_ranks_in_nodes(const loom_topology *topology, int n);
 LOOM_API int loom_topology_ranks_in_domains(const loom_topology *topology, int n);
 
-/* Seconds of one GEMM on a chip: the measured shape itself; near measured shapes (each of m, n, k within a factor of 4) the law, corrected by what
- * they took; else the law alone. Unknown when there is neither. */
+/* Seconds of one GEMM on a chip: the measured shape itself; near measured shapes (each of m, n, k within a factor of 4) the law, corrected
+ * by what they took; else the law alone. Unknown when there is neither. */
 LOOM_API loom_figure loom_topology_gemm_s(const loom_topology *topology, int chip, loom_math math, int64_t m, int64_t n, int64_t k);
 /* The law alone; unknown unless share and peak are known. The memory term counts only where memory bandwidth is known. */
 LOOM_API loom_figure loom_gemm_law_s(const loom_chip *chip, loom_math math, int64_t m, int64_t n, int64_t k);
-/* Seconds of one collective of `bytes` (as nccl-tests counts): measured points of such a group, interpolated; else the law of the nearest size of
- * group at that level; else latency of the steps and the ring's bandwidth, unknown where the link is. */
-LOOM_API loom_figure loom_topology_pattern_s(const loom_topology *topology, loom_pattern pattern, const loom_group_link *group, double bytes);
-/* Bytes that a rank hands on: 2(n-1)/n of the buffer for all_reduce, (n-1)/n for its halves and all_to_all, all of it for broadcast and send. */
+/* Seconds of one collective of `bytes` (as nccl-tests counts): measured points of such a group, interpolated; else the law of the nearest
+ * size of group at that level; else latency of the steps and the ring's bandwidth, unknown where the link is. */
+LOOM_API loom_figure loom_topology_pattern_s(const loom_topology *topology, loom_pattern pattern, const loom_group_link *group,
+                                             double bytes);
+/* Bytes that a rank hands on: 2(n-1)/n of the buffer for all_reduce, (n-1)/n for its halves and all_to_all, all of it for broadcast and
+ * send. */
 LOOM_API double loom_pattern_volume(loom_pattern pattern, int ranks, double bytes);
 
 /* --- taking in what was measured ---------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ loom_host_shape *loom_host_shape_new(void); /* all unknown; NULL when there is n
 
 typedef struct loom_builder loom_builder;
 loom_status loom_build_open(const char *source, loom_builder **builder);
-void loom_build_close(loom_builder *builder); /* accepts NULL; frees the topology too unless it was finished */
+void loom_build_close(loom_builder *builder);              /* accepts NULL; frees the topology too unless it was finished */
 loom_topology *loom_build_topology(loom_builder *builder); /* to set name, levels, rails */
 
 /* Index of an equal chip, or of a new one. */
@@ -51,8 +51,8 @@ void loom_choose_nics(int devices, const int *device_numa, int nics, const int *
 /* Devices that NVLink joins, directly or over others, get one group number. wires [devices * devices]. */
 void loom_group_by_nvlink(const loom_wire *wires, int devices, int *group);
 
-/* For sources that name NUMA nodes by the operating system's number only: turns device_numa and nic_numa into indices of shape->numa, which gets
- * the nodes that somebody names, in order of number. */
+/* For sources that name NUMA nodes by the operating system's number only: turns device_numa and nic_numa into indices of shape->numa, which
+ * gets the nodes that somebody names, in order of number. */
 void loom_collect_numas(loom_host_shape *shape);
 
 /* Sets the defaults of levels that nobody gave: latencies (assumed) and oversubscription 1 (assumed). */

@@ -121,8 +121,7 @@ void loom_chip_blank(const char *name, loom_chip_class kind, loom_chip *chip)
     chip->link_domain = 1;
     for (int math = 0; math < LOOM_MATHS; math++) {
         chip->peak[math] = loom_unknown();
-        chip->gemm[math] =
-            (loom_gemm_law){loom_unknown(), loom_unknown(), loom_unknown(), loom_unknown(), loom_unknown()};
+        chip->gemm[math] = (loom_gemm_law){loom_unknown(), loom_unknown(), loom_unknown(), loom_unknown(), loom_unknown()};
     }
     loom_figure *const others[] = {&chip->memory_bytes,   &chip->memory_nominal_bytes, &chip->memory_bandwidth, &chip->memory_reach,
                                    &chip->link_bandwidth, &chip->peer_bandwidth,       &chip->host_bandwidth,   &chip->nic_bandwidth,
@@ -131,8 +130,8 @@ void loom_chip_blank(const char *name, loom_chip_class kind, loom_chip *chip)
         *others[i] = loom_unknown();
 }
 
-/* Bytes that a program sees of `memory_gb` as labelled. Labels of parts in the catalogue mean GiB less what driver and ECC keep: the row's own
- * ratio, else 0.98. */
+/* Bytes that a program sees of `memory_gb` as labelled. Labels of parts in the catalogue mean GiB less what driver and ECC keep: the row's
+ * own ratio, else 0.98. */
 static double seen_bytes(const loom_catalogue_chip *row, double memory_gb)
 {
     double share = row->memory_gib > 0 ? row->memory_gib / row->memory_gb : 0.98;
@@ -183,9 +182,12 @@ static loom_status no_such_chip(const char *name)
     for (int i = 0; i < parts.count && !nearest; i++)
         nearest = loom_nearest_name(parts.token[i], names);
     if (nearest)
-        return loom_fail(LOOM_E_INVALID, "no accelerator \"%s\" in the catalogue; the nearest is %s (any other name works with its memory: \"%s-24g\")",
+        return loom_fail(LOOM_E_INVALID,
+                         "no accelerator \"%s\" in the catalogue; the nearest is %s (any other name works with its memory: \"%s-24g\")",
                          name, nearest, name);
-    return loom_fail(LOOM_E_INVALID, "no accelerator \"%s\" in the catalogue, such as h100-80g, a100-40g, mi300x, b200; any other name works with its memory: \"%s-24g\"",
+    return loom_fail(LOOM_E_INVALID,
+                     "no accelerator \"%s\" in the catalogue, such as h100-80g, a100-40g, mi300x, b200; any other name works with its "
+                     "memory: \"%s-24g\"",
                      name, name);
 }
 
@@ -257,7 +259,8 @@ const loom_catalogue_instance *loom_catalogue_instance_find(const char *name)
     }
     names[count] = NULL;
     const char *nearest = loom_nearest_name(name, names);
-    loom_fail(LOOM_E_INVALID, "no machine type \"%s\" in the catalogue%s%s", name, nearest ? "; the nearest is " : "", nearest ? nearest : "");
+    loom_fail(LOOM_E_INVALID, "no machine type \"%s\" in the catalogue%s%s", name, nearest ? "; the nearest is " : "",
+              nearest ? nearest : "");
     return NULL;
 }
 
@@ -285,5 +288,6 @@ loom_status loom_topology_name_chips(loom_topology *t, const char *gpu)
             fill_from(&known, &t->chips[i]);
             named++;
         }
-    return named ? LOOM_OK : loom_fail(LOOM_E_INVALID, "%s names its devices (%s …): \"%s\" is not needed", t->source, t->chips[0].name, gpu);
+    return named ? LOOM_OK
+                 : loom_fail(LOOM_E_INVALID, "%s names its devices (%s …): \"%s\" is not needed", t->source, t->chips[0].name, gpu);
 }

@@ -17,8 +17,8 @@ typedef struct loom_catalogue_chip {
     const char *link;
     double link_gb_s, peer_gb_s; /* one direction: all links; to one peer, 0 when the same */
     int link_domain;
-    double host_gb_s;    /* one direction */
-    double nic_gbit_s;   /* a device */
+    double host_gb_s;  /* one direction */
+    double nic_gbit_s; /* a device */
     double power_w;
     const char *origin;
 } loom_catalogue_chip;

@@ -15,10 +15,10 @@ typedef struct node_group {
     const loom_node *map;
     const loom_catalogue_instance *instance; /* NULL: none named */
     int64_t nodes;
-    int64_t *node_devices;   /* [nodes] */
-    int most_devices;        /* of a node */
+    int64_t *node_devices; /* [nodes] */
+    int most_devices;      /* of a node */
     loom_chip slots[LOOM_MAX_NODE_DEVICES];
-    int n_slots; /* 1: all alike */
+    int n_slots;           /* 1: all alike */
     int64_t domain;        /* devices that scale-up links join */
     int64_t *domain_nodes; /* [n_domains] nodes of each, NULL: worked out */
     size_t n_domains;
@@ -43,7 +43,8 @@ bool loom_chip_read(loom_reader *reader, const loom_node *where, const char *nam
 /* --- how many nodes, how many devices each ----------------------------------------------------------------------- */
 
 /* `key` as one integer or as a list of them; *count stays 0 when it is absent or wrong. The caller frees *values. */
-static loom_status read_integers(cluster *c, const loom_node *map, const char *key, int64_t low, int64_t high, int64_t **values, size_t *count)
+static loom_status read_integers(cluster *c, const loom_node *map, const char *key, int64_t low, int64_t high, int64_t **values,
+                                 size_t *count)
 {
     const loom_node *node = loom_node_get(map, key);
     size_t room = loom_node_get_kind(node) == LOOM_NODE_LIST ? loom_node_count(node) : 1;
@@ -73,8 +74,8 @@ static loom_status read_sizes(cluster *c, node_group *group, const char *devices
     group->nodes = n_sizes > 1 ? (int64_t)n_sizes : 1;
     bool told = loom_read_i64(c->reader, group->map, "nodes", 1, LOOM_MAX_NODES, &group->nodes);
     if (told && n_sizes > 1 && group->nodes != (int64_t)n_sizes) {
-        loom_reader_problem(c->reader, loom_node_get(group->map, devices_key), "%s lists %zu nodes, but nodes is %lld", devices_key, n_sizes,
-                            (long long)group->nodes);
+        loom_reader_problem(c->reader, loom_node_get(group->map, devices_key), "%s lists %zu nodes, but nodes is %lld", devices_key,
+                            n_sizes, (long long)group->nodes);
         group->nodes = (int64_t)n_sizes;
     }
     group->node_devices = malloc((size_t)group->nodes * sizeof *group->node_devices);
@@ -225,8 +226,8 @@ static void read_numa_list(cluster *c, const loom_node *map, const char *key, in
         numa[i] = (int)values[i];
 }
 
-/* nic_gbps_per_gpu gives each device a card of its own; nics_per_node and nic_gbps give the node some that devices share. Absent: the machine
- * type's, else the usual share of such a device. */
+/* nic_gbps_per_gpu gives each device a card of its own; nics_per_node and nic_gbps give the node some that devices share. Absent: the
+ * machine type's, else the usual share of such a device. */
 static void read_nics(cluster *c, const node_group *group, loom_host_shape *shape)
 {
     const loom_node *map = group->map;
@@ -238,8 +239,9 @@ static void read_nics(cluster *c, const node_group *group, loom_host_shape *shap
 
     if (loom_read_f64(c->reader, map, "nic_gbps_per_gpu", 0, 1e6, &per_device)) {
         if (shared || nic_told)
-            loom_reader_problem(c->reader, loom_node_get(map, "nic_gbps_per_gpu"),
-                                "nic_gbps_per_gpu says that each device has a card of its own; leave it out, or nics_per_node and nic_gbps");
+            loom_reader_problem(
+                c->reader, loom_node_get(map, "nic_gbps_per_gpu"),
+                "nic_gbps_per_gpu says that each device has a card of its own; leave it out, or nics_per_node and nic_gbps");
         shape->nics = per_device > 0 ? shape->devices : 0;
         for (int i = 0; i < shape->nics; i++)
             shape->nic_bandwidth[i] = loom_given(per_device * 1e9 / 8);
@@ -252,7 +254,9 @@ static void read_nics(cluster *c, const node_group *group, loom_host_shape *shap
             shape->nics = shape->devices;
         }
         for (int i = 0; i < shape->nics; i++)
-            shape->nic_bandwidth[i] = isnan(per_nic) ? loom_unknown() : nic_told ? loom_given(per_nic * 1e9 / 8) : loom_assumed(per_nic * 1e9 / 8);
+            shape->nic_bandwidth[i] = isnan(per_nic) ? loom_unknown()
+                                      : nic_told     ? loom_given(per_nic * 1e9 / 8)
+                                                     : loom_assumed(per_nic * 1e9 / 8);
         return;
     }
     shape->nics = shape->devices;
@@ -294,7 +298,8 @@ static loom_status read_links(cluster *c, node_group *group, loom_host_shape *sh
         loom_reader_problem(c->reader, node, "links joins %d devices, but a node has %d", shape->devices, devices);
     for (int64_t i = 1; i < group->nodes; i++)
         if (group->node_devices[i] != group->node_devices[0]) {
-            loom_reader_problem(c->reader, node, "links describes every node of its group, but they have %lld and %lld devices: make groups of equal nodes",
+            loom_reader_problem(c->reader, node,
+                                "links describes every node of its group, but they have %lld and %lld devices: make groups of equal nodes",
                                 (long long)group->node_devices[0], (long long)group->node_devices[i]);
             break;
         }

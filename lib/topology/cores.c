@@ -33,7 +33,8 @@ static int core_of_thread(const loom_host *host, int position)
     return core;
 }
 
-/* Whole cores of its own for each rank; when there are fewer cores than ranks, threads of its own; when there are fewer threads, one in turn. */
+/* Whole cores of its own for each rank; when there are fewer cores than ranks, threads of its own; when there are fewer threads, one in
+ * turn. */
 static loom_status pin_rank(const loom_host *host, int ranks, int rank, loom_core_share *share)
 {
     int begin, end;
@@ -81,8 +82,8 @@ loom_status loom_host_share_cores(const loom_host *host, int local_ranks, int lo
         snprintf(made.notice, sizeof made.notice, "%d ranks share %d usable core%s of %.64s: one thread each, in turns", local_ranks, cores,
                  cores == 1 ? "" : "s", host->source);
     else if (made.threads != fair)
-        snprintf(made.notice, sizeof made.notice, "OMP_NUM_THREADS=%d is used; %d core%s by %d rank%s would be %d thread%s each", made.threads, cores,
-                 cores == 1 ? "" : "s", local_ranks, local_ranks == 1 ? "" : "s", fair, fair == 1 ? "" : "s");
+        snprintf(made.notice, sizeof made.notice, "OMP_NUM_THREADS=%d is used; %d core%s by %d rank%s would be %d thread%s each",
+                 made.threads, cores, cores == 1 ? "" : "s", local_ranks, local_ranks == 1 ? "" : "s", fair, fair == 1 ? "" : "s");
     if ((status = pin_rank(host, local_ranks, local_rank, &made)) < 0)
         return status;
     *share = made;
@@ -134,5 +135,6 @@ loom_status loom_host_bind(const loom_host *host, const loom_core_share *share)
     int refused = sched_setaffinity(0, bytes, set);
     int reason = errno;
     CPU_FREE(set);
-    return refused ? loom_fail(LOOM_E_IO, "cannot bind to %d threads from %d on: %s", share->n_pinned, share->pinned[0], strerror(reason)) : LOOM_OK;
+    return refused ? loom_fail(LOOM_E_IO, "cannot bind to %d threads from %d on: %s", share->n_pinned, share->pinned[0], strerror(reason))
+                   : LOOM_OK;
 }

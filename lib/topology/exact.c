@@ -47,11 +47,12 @@ static bool figures_equal(const void *a, const void *b, const loom_figure_field 
 
 bool loom_chip_equal(const loom_chip *a, const loom_chip *b)
 {
-    if (strcmp(a->name, b->name) || strcmp(a->label, b->label) || strcmp(a->link, b->link) || strcmp(a->origin, b->origin) || a->kind != b->kind ||
-        a->link_domain != b->link_domain || !figures_equal(a, b, loom_chip_figures, LOOM_CHIP_FIGURES))
+    if (strcmp(a->name, b->name) || strcmp(a->label, b->label) || strcmp(a->link, b->link) || strcmp(a->origin, b->origin) ||
+        a->kind != b->kind || a->link_domain != b->link_domain || !figures_equal(a, b, loom_chip_figures, LOOM_CHIP_FIGURES))
         return false;
     for (int math = 0; math < LOOM_MATHS; math++)
-        if (!loom_figure_equal(a->peak[math], b->peak[math]) || !figures_equal(&a->gemm[math], &b->gemm[math], loom_gemm_figures, LOOM_GEMM_FIGURES))
+        if (!loom_figure_equal(a->peak[math], b->peak[math]) ||
+            !figures_equal(&a->gemm[math], &b->gemm[math], loom_gemm_figures, LOOM_GEMM_FIGURES))
             return false;
     return true;
 }
@@ -63,8 +64,8 @@ static bool nodes_equal(const loom_topology *a, const loom_topology *b)
     for (int i = 0; i < a->n_nodes; i++) {
         const loom_topo_node *x = &a->nodes[i], *y = &b->nodes[i];
         if (strcmp(x->name, y->name) || x->rack != y->rack || x->first_device != y->first_device || x->devices != y->devices ||
-            x->first_numa != y->first_numa || x->numas != y->numas || x->first_nic != y->first_nic || x->nics != y->nics || x->cores != y->cores ||
-            x->threads != y->threads || !loom_figure_equal(x->memory_bytes, y->memory_bytes))
+            x->first_numa != y->first_numa || x->numas != y->numas || x->first_nic != y->first_nic || x->nics != y->nics ||
+            x->cores != y->cores || x->threads != y->threads || !loom_figure_equal(x->memory_bytes, y->memory_bytes))
             return false;
     }
     for (int i = 0; i < a->n_numas; i++) {
@@ -75,7 +76,8 @@ static bool nodes_equal(const loom_topology *a, const loom_topology *b)
     }
     for (int i = 0; i < a->n_nics; i++) {
         const loom_nic *x = &a->nics[i], *y = &b->nics[i];
-        if (x->node != y->node || x->numa != y->numa || x->rail != y->rail || x->devices != y->devices || !loom_figure_equal(x->bandwidth, y->bandwidth))
+        if (x->node != y->node || x->numa != y->numa || x->rail != y->rail || x->devices != y->devices ||
+            !loom_figure_equal(x->bandwidth, y->bandwidth))
             return false;
     }
     return true;
@@ -87,8 +89,8 @@ static bool devices_equal(const loom_topology *a, const loom_topology *b)
 
     for (int i = 0; i < a->n_devices; i++) {
         const loom_topo_device *x = &a->devices[i], *y = &b->devices[i];
-        if (x->chip != y->chip || x->node != y->node || x->local != y->local || x->domain != y->domain || x->numa != y->numa || x->nic != y->nic ||
-            a->rank_device[i] != b->rank_device[i])
+        if (x->chip != y->chip || x->node != y->node || x->local != y->local || x->domain != y->domain || x->numa != y->numa ||
+            x->nic != y->nic || a->rank_device[i] != b->rank_device[i])
             return false;
     }
     for (int i = 0; i < a->n_nodes; i++)
@@ -107,14 +109,15 @@ static bool measured_equal(const loom_topology *a, const loom_topology *b)
     }
     for (int i = 0; i < a->n_points; i++) {
         const loom_pattern_point *x = &a->points[i], *y = &b->points[i];
-        if (x->pattern != y->pattern || x->level != y->level || x->ranks != y->ranks || x->in_domain != y->in_domain || x->bytes != y->bytes ||
-            x->seconds != y->seconds)
+        if (x->pattern != y->pattern || x->level != y->level || x->ranks != y->ranks || x->in_domain != y->in_domain ||
+            x->bytes != y->bytes || x->seconds != y->seconds)
             return false;
     }
     for (int i = 0; i < a->n_laws; i++) {
         const loom_pattern_law *x = &a->laws[i], *y = &b->laws[i];
         if (x->pattern != y->pattern || x->level != y->level || x->ranks != y->ranks || x->in_domain != y->in_domain ||
-            !loom_figure_equal(x->fixed_s, y->fixed_s) || !loom_figure_equal(x->step_s, y->step_s) || !loom_figure_equal(x->bandwidth, y->bandwidth))
+            !loom_figure_equal(x->fixed_s, y->fixed_s) || !loom_figure_equal(x->step_s, y->step_s) ||
+            !loom_figure_equal(x->bandwidth, y->bandwidth))
             return false;
     }
     return true;
@@ -122,9 +125,10 @@ static bool measured_equal(const loom_topology *a, const loom_topology *b)
 
 bool loom_topology_equal(const loom_topology *a, const loom_topology *b)
 {
-    if (strcmp(a->name, b->name) || strcmp(a->measured, b->measured) || a->n_chips != b->n_chips || a->n_devices != b->n_devices || a->n_nodes != b->n_nodes ||
-        a->n_racks != b->n_racks || a->n_domains != b->n_domains || a->n_numas != b->n_numas || a->n_nics != b->n_nics || a->rails != b->rails ||
-        a->peer_access != b->peer_access || a->n_gemms != b->n_gemms || a->n_points != b->n_points || a->n_laws != b->n_laws || a->n_notices != b->n_notices)
+    if (strcmp(a->name, b->name) || strcmp(a->measured, b->measured) || a->n_chips != b->n_chips || a->n_devices != b->n_devices ||
+        a->n_nodes != b->n_nodes || a->n_racks != b->n_racks || a->n_domains != b->n_domains || a->n_numas != b->n_numas ||
+        a->n_nics != b->n_nics || a->rails != b->rails || a->peer_access != b->peer_access || a->n_gemms != b->n_gemms ||
+        a->n_points != b->n_points || a->n_laws != b->n_laws || a->n_notices != b->n_notices)
         return false;
     for (int i = 0; i < a->n_chips; i++)
         if (!loom_chip_equal(&a->chips[i], &b->chips[i]))

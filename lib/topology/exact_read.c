@@ -44,7 +44,8 @@ static void read_figure(exact_reader *r, const loom_node *map, const char *key, 
             origin_of(loom_node_text(loom_node_at(node, 1)), &origin) && origin != LOOM_ORIGIN_UNKNOWN)
             *figure = (loom_figure){value, origin};
         else
-            loom_reader_problem(r->reader, node, "%s: expected unknown, a number, or [number, origin] with assumed, read, given or measured", key);
+            loom_reader_problem(r->reader, node,
+                                "%s: expected unknown, a number, or [number, origin] with assumed, read, given or measured", key);
     } else if (word && strcmp(word, "unknown") == 0) {
         loom_read_text(r->reader, map, key, &word);
         *figure = loom_unknown();
@@ -87,7 +88,8 @@ static loom_status read_chip(exact_reader *r, const loom_node *map, int *index)
     const loom_node *peak = loom_read_map(r->reader, map, "peak"), *gemm = loom_read_map(r->reader, map, "gemm");
     for (int math = 0; math < LOOM_MATHS; math++) {
         read_figure(r, peak, loom_math_name((loom_math)math), &chip.peak[math]);
-        read_figures(r, loom_read_map(r->reader, gemm, loom_math_name((loom_math)math)), &chip.gemm[math], loom_gemm_figures, LOOM_GEMM_FIGURES);
+        read_figures(r, loom_read_map(r->reader, gemm, loom_math_name((loom_math)math)), &chip.gemm[math], loom_gemm_figures,
+                     LOOM_GEMM_FIGURES);
     }
     return loom_build_chip(r->builder, &chip, index);
 }
@@ -176,7 +178,8 @@ static void read_wire_row(exact_reader *r, const loom_node *node, int devices, l
 
     for (int used = 0; text && sscanf(text, "%15s%n", word, &used) == 1; text += used) {
         if (count == devices || !loom_wire_read(word, &row[count])) {
-            loom_reader_problem(r->reader, node, "wires: \"%s\" is %s", word, count == devices ? "one word too many" : "none of X, NV#, PIX, PXB, PHB, NODE, SYS, N/A");
+            loom_reader_problem(r->reader, node, "wires: \"%s\" is %s", word,
+                                count == devices ? "one word too many" : "none of X, NV#, PIX, PXB, PHB, NODE, SYS, N/A");
             return;
         }
         count++;
@@ -226,7 +229,8 @@ static void read_kind(exact_reader *r, const loom_node *kind, loom_host_shape *s
     read_fact(r, kind, "nic", -1, shape->nics - 1, shape->devices, shape->device_nic);
 }
 
-/* --- nodes ------------------------------------------------------------------------------------------------------------------------------ */
+/* --- nodes ------------------------------------------------------------------------------------------------------------------------------
+ */
 
 typedef struct node_kind {
     loom_host_shape *shape;
@@ -260,7 +264,8 @@ static loom_status read_run(exact_reader *r, const loom_node *run, node_kind *ki
     loom_read_int(r->reader, run, "kind", 0, n_kinds - 1, &kind);
     loom_read_int(r->reader, run, "count", 1, LOOM_MAX_NODES, &count);
     if (loom_read_int(r->reader, run, "rack", 0, LOOM_MAX_NODES, &rack) && rack != *last_rack && rack != *last_rack + 1)
-        loom_reader_problem(r->reader, run, "rack %d follows rack %d: racks are numbered in order, nodes of one stand together", rack, *last_rack);
+        loom_reader_problem(r->reader, run, "rack %d follows rack %d: racks are numbered in order, nodes of one stand together", rack,
+                            *last_rack);
     loom_read_bool(r->reader, run, "joins", &joins);
     *last_rack = rack;
     if (n_kinds == 0)
@@ -297,7 +302,8 @@ static loom_status read_nodes(exact_reader *r, const loom_node *topology)
     return status;
 }
 
-/* --- what was measured -------------------------------------------------------------------------------------------------------------------- */
+/* --- what was measured
+ * -------------------------------------------------------------------------------------------------------------------- */
 
 static const char *const pattern_names[] = {"all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "send", NULL};
 static const char *const math_names[] = {"f32", "tf32", "bf16", "fp8", "fp4", NULL};
@@ -329,8 +335,9 @@ static bool gemm_of(const exact_reader *r, const loom_node *row, loom_gemm_point
     int math;
 
     if (loom_node_count(row) != 6 || !loom_node_as_i64(loom_node_at(row, 0), &chip) || chip < 0 || chip >= r->n_chips ||
-        !word_of(loom_node_at(row, 1), math_names, &math) || !count_of(loom_node_at(row, 2), &point->m) || !count_of(loom_node_at(row, 3), &point->n) ||
-        !count_of(loom_node_at(row, 4), &point->k) || !seconds_of(loom_node_at(row, 5), &point->seconds))
+        !word_of(loom_node_at(row, 1), math_names, &math) || !count_of(loom_node_at(row, 2), &point->m) ||
+        !count_of(loom_node_at(row, 3), &point->n) || !count_of(loom_node_at(row, 4), &point->k) ||
+        !seconds_of(loom_node_at(row, 5), &point->seconds))
         return false;
     point->chip = r->chip_index[chip];
     point->math = (loom_math)math;
@@ -342,8 +349,9 @@ static bool point_of(const loom_node *row, loom_pattern_point *point)
     int64_t ranks, in_domain;
     int pattern, level;
 
-    if (loom_node_count(row) != 6 || !word_of(loom_node_at(row, 0), pattern_names, &pattern) || !word_of(loom_node_at(row, 1), level_names, &level) ||
-        !count_of(loom_node_at(row, 2), &ranks) || !count_of(loom_node_at(row, 3), &in_domain) || !loom_node_as_f64(loom_node_at(row, 4), &point->bytes) ||
+    if (loom_node_count(row) != 6 || !word_of(loom_node_at(row, 0), pattern_names, &pattern) ||
+        !word_of(loom_node_at(row, 1), level_names, &level) || !count_of(loom_node_at(row, 2), &ranks) ||
+        !count_of(loom_node_at(row, 3), &in_domain) || !loom_node_as_f64(loom_node_at(row, 4), &point->bytes) ||
         !(point->bytes >= 0 && point->bytes < 1e18) || !seconds_of(loom_node_at(row, 5), &point->seconds))
         return false;
     point->pattern = (loom_pattern)pattern;
@@ -384,7 +392,8 @@ static loom_status read_points(exact_reader *r, const loom_node *topology)
         if (point_of(loom_node_at(list, i), &t->points[t->n_points]))
             t->n_points++;
         else
-            loom_reader_problem(r->reader, loom_node_at(list, i), "points: expected [collective, level, ranks, in one domain, bytes, seconds]");
+            loom_reader_problem(r->reader, loom_node_at(list, i),
+                                "points: expected [collective, level, ranks, in one domain, bytes, seconds]");
     }
     return LOOM_OK;
 }
@@ -403,7 +412,8 @@ static loom_status read_laws(exact_reader *r, const loom_node *topology)
         const loom_node *map = loom_map_in_list(r->reader, list, i);
         int pattern = 0, level = LOOM_LEVEL_DOMAIN;
 
-        *law = (loom_pattern_law){.ranks = 2, .in_domain = 1, .fixed_s = loom_unknown(), .step_s = loom_unknown(), .bandwidth = loom_unknown()};
+        *law = (loom_pattern_law){
+            .ranks = 2, .in_domain = 1, .fixed_s = loom_unknown(), .step_s = loom_unknown(), .bandwidth = loom_unknown()};
         loom_require(r->reader, map, "pattern");
         loom_read_choice(r->reader, map, "pattern", pattern_names, &pattern);
         loom_read_choice(r->reader, map, "level", level_names, &level);
@@ -418,7 +428,8 @@ static loom_status read_laws(exact_reader *r, const loom_node *topology)
     return LOOM_OK;
 }
 
-/* --- the whole -------------------------------------------------------------------------------------------------------------------------------- */
+/* --- the whole
+ * -------------------------------------------------------------------------------------------------------------------------------- */
 
 static loom_status read_notices(exact_reader *r, const loom_node *topology)
 {

@@ -170,7 +170,8 @@ static void write_node_runs(loom_text *text, const loom_topology *t, const int *
         while (!node->name[0] && first + count < t->n_nodes && kind[first + count] == kind[first] && !t->nodes[first + count].name[0] &&
                t->nodes[first + count].rack == node->rack && joins(t, first + count) == joins(t, first))
             count++;
-        loom_text_add(text, "  - {kind: %d, count: %d, rack: %d, joins: %s", kind[first], count, node->rack, joins(t, first) ? "true" : "false");
+        loom_text_add(text, "  - {kind: %d, count: %d, rack: %d, joins: %s", kind[first], count, node->rack,
+                      joins(t, first) ? "true" : "false");
         if (node->name[0]) {
             loom_text_add(text, ", name: ");
             loom_text_add_json(text, node->name);
@@ -209,7 +210,8 @@ static void write_measured(loom_text *text, const loom_topology *t)
     loom_text_add(text, "%s", t->n_gemms ? "  gemms: # chip, type, m, n, k, seconds\n" : "");
     for (int i = 0; i < t->n_gemms; i++) {
         const loom_gemm_point *g = &t->gemms[i];
-        loom_text_add(text, "  - [%d, %s, %lld, %lld, %lld, ", g->chip, loom_math_name(g->math), (long long)g->m, (long long)g->n, (long long)g->k);
+        loom_text_add(text, "  - [%d, %s, %lld, %lld, %lld, ", g->chip, loom_math_name(g->math), (long long)g->m, (long long)g->n,
+                      (long long)g->k);
         loom_text_add_number(text, g->seconds);
         loom_text_add(text, "]\n");
     }
@@ -225,8 +227,8 @@ static void write_measured(loom_text *text, const loom_topology *t)
     loom_text_add(text, "%s", t->n_laws ? "  laws: # seconds = fixed_s + step_s (ranks - 1) + bytes handed on / bandwidth\n" : "");
     for (int i = 0; i < t->n_laws; i++) {
         const loom_pattern_law *law = &t->laws[i];
-        loom_text_add(text, "  - {pattern: %s, level: %s, ranks: %d, in_domain: %d, fixed_s: ", loom_pattern_name(law->pattern), loom_level_name(law->level),
-                      law->ranks, law->in_domain);
+        loom_text_add(text, "  - {pattern: %s, level: %s, ranks: %d, in_domain: %d, fixed_s: ", loom_pattern_name(law->pattern),
+                      loom_level_name(law->level), law->ranks, law->in_domain);
         write_figure(text, law->fixed_s);
         loom_text_add(text, ", step_s: ");
         write_figure(text, law->step_s);
@@ -240,7 +242,8 @@ static void write_measured(loom_text *text, const loom_topology *t)
 
 static void write_head(loom_text *text, const loom_topology *t)
 {
-    loom_text_add(text, "# A topology in its exact form (docs/topology-files.md). Bandwidths are B/s in one direction, times seconds.\ntopology:\n");
+    loom_text_add(
+        text, "# A topology in its exact form (docs/topology-files.md). Bandwidths are B/s in one direction, times seconds.\ntopology:\n");
     write_text(text, "  ", "name", t->name);
     if (t->measured[0])
         write_text(text, "  ", "measured", t->measured);

@@ -108,9 +108,9 @@ loom_status loom_topology_parse(const char *source, const char *text, size_t byt
     loom_status status = loom_build_open(source, &builder);
     if (status < 0)
         return status;
-    status = loom_looks_like_matrix(text, bytes)        ? read_matrix(source, text, bytes, builder)
-             : find_tag(text, bytes, "<system")         ? loom_nccl_read(source, text, bytes, builder)
-                                                        : read_yaml(source, text, bytes, builder);
+    status = loom_looks_like_matrix(text, bytes) ? read_matrix(source, text, bytes, builder)
+             : find_tag(text, bytes, "<system")  ? loom_nccl_read(source, text, bytes, builder)
+                                                 : read_yaml(source, text, bytes, builder);
     if (status < 0) {
         loom_build_close(builder);
         return status;

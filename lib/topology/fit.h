@@ -6,8 +6,8 @@
 
 enum { LOOM_FIT_TERMS = 5 };
 
-/* Finds c >= 0 that make sum_i (sum_j c_j terms[i][j] / seconds[i] - 1)^2 least: relative errors count, so that short times matter as much as
- * long ones. rows [count * n_terms]. Exact: every set of terms that may be zero is tried. False when no set has a solution. */
+/* Finds c >= 0 that make sum_i (sum_j c_j terms[i][j] / seconds[i] - 1)^2 least: relative errors count, so that short times matter as much
+ * as long ones. rows [count * n_terms]. Exact: every set of terms that may be zero is tried. False when no set has a solution. */
 bool loom_fit(const double *rows, const double *seconds, int count, int n_terms, double c[LOOM_FIT_TERMS]);
 
 #endif

@@ -52,7 +52,8 @@ loom_figure loom_cpu_quota_of(const char *folder)
     if (first_line(folder, "cpu.max", line, sizeof line)) {
         if (sscanf(line, "%lf %lf", &quota, &period) != 2)
             return loom_unknown();
-    } else if (first_line(folder, "cpu/cpu.cfs_quota_us", line, sizeof line) && first_line(folder, "cpu/cpu.cfs_period_us", period_line, sizeof period_line)) {
+    } else if (first_line(folder, "cpu/cpu.cfs_quota_us", line, sizeof line) &&
+               first_line(folder, "cpu/cpu.cfs_period_us", period_line, sizeof period_line)) {
         if (sscanf(line, "%lf", &quota) != 1 || sscanf(period_line, "%lf", &period) != 1)
             return loom_unknown();
     } else {

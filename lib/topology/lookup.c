@@ -127,8 +127,8 @@ static const loom_pattern_law *nearest_law(const loom_topology *t, loom_pattern 
     return best;
 }
 
-/* A ring of n ranks takes n - 1 steps one way. An exchange leaves the domain with all but the share of its own members, over each rank's own
- * part of the network. */
+/* A ring of n ranks takes n - 1 steps one way. An exchange leaves the domain with all but the share of its own members, over each rank's
+ * own part of the network. */
 static loom_figure from_links(loom_pattern pattern, const loom_group_link *group, double bytes)
 {
     double steps = pattern == LOOM_PATTERN_ALL_REDUCE ? 2.0 * (group->ranks - 1) : pattern == LOOM_PATTERN_SEND ? 1 : group->ranks - 1;

@@ -137,8 +137,8 @@ static void nics_by_wire(const table_line *header, const table_line *row, int co
     shape->nics = nic;
 }
 
-static loom_status read_row(const char *source, const table_line *header, int columns, int devices, const table_line *row, loom_host_shape *shape,
-                            loom_wire *wires, int device)
+static loom_status read_row(const char *source, const table_line *header, int columns, int devices, const table_line *row,
+                            loom_host_shape *shape, loom_wire *wires, int device)
 {
     if (row->count < columns + 1)
         return loom_fail(LOOM_E_INVALID, "%s: the row of %s has %d entries, expected %d", source, row->cell[0], row->count - 1, columns);
@@ -146,8 +146,8 @@ static loom_status read_row(const char *source, const table_line *header, int co
         if (!is_device(header->cell[c]))
             continue;
         if (!loom_wire_read(row->cell[c + 1], &wires[device * devices + at]))
-            return loom_fail(LOOM_E_INVALID, "%s: %s to %s is \"%s\": expected X, NV#, PIX, PXB, PHB, NODE or SYS", source, row->cell[0], header->cell[c],
-                             row->cell[c + 1]);
+            return loom_fail(LOOM_E_INVALID, "%s: %s to %s is \"%s\": expected X, NV#, PIX, PXB, PHB, NODE or SYS", source, row->cell[0],
+                             header->cell[c], row->cell[c + 1]);
         at++;
     }
     nics_by_wire(header, row, columns, shape, device);
@@ -165,7 +165,8 @@ static loom_status check_symmetric(const char *source, const loom_wire *wires, i
     return LOOM_OK;
 }
 
-static loom_status read_rows(const char *source, const char *at, const char *end, table_line *header, table_line *row, loom_host_shape *shape, loom_wire **wires)
+static loom_status read_rows(const char *source, const char *at, const char *end, table_line *header, table_line *row,
+                             loom_host_shape *shape, loom_wire **wires)
 {
     int columns = 0, devices = 0, rows = 0;
 

@@ -67,9 +67,10 @@ static loom_status add_items(void **array, int *n, const void *items, int count,
 loom_status loom_topology_add_gemms(loom_topology *t, const loom_gemm_point *points, int count)
 {
     for (int i = 0; i < count; i++)
-        if (points[i].chip < 0 || points[i].chip >= t->n_chips || points[i].m < 1 || points[i].n < 1 || points[i].k < 1 || !(points[i].seconds > 0))
-            return loom_fail(LOOM_E_INVALID, "measured GEMM %d: chip %d of %d, %lld x %lld x %lld in %g s", i, points[i].chip, t->n_chips, (long long)points[i].m,
-                             (long long)points[i].n, (long long)points[i].k, points[i].seconds);
+        if (points[i].chip < 0 || points[i].chip >= t->n_chips || points[i].m < 1 || points[i].n < 1 || points[i].k < 1 ||
+            !(points[i].seconds > 0))
+            return loom_fail(LOOM_E_INVALID, "measured GEMM %d: chip %d of %d, %lld x %lld x %lld in %g s", i, points[i].chip, t->n_chips,
+                             (long long)points[i].m, (long long)points[i].n, (long long)points[i].k, points[i].seconds);
     return add_items((void **)&t->gemms, &t->n_gemms, points, count, sizeof *points, compare_gemms);
 }
 
@@ -77,8 +78,9 @@ loom_status loom_topology_add_points(loom_topology *t, const loom_pattern_point 
 {
     for (int i = 0; i < count; i++)
         if (points[i].ranks < 1 || points[i].in_domain < 1 || !(points[i].bytes >= 0) || !(points[i].seconds > 0))
-            return loom_fail(LOOM_E_INVALID, "measured %s %d: %d ranks, %d in a domain, %g bytes in %g s", loom_pattern_name(points[i].pattern), i, points[i].ranks,
-                             points[i].in_domain, points[i].bytes, points[i].seconds);
+            return loom_fail(LOOM_E_INVALID, "measured %s %d: %d ranks, %d in a domain, %g bytes in %g s",
+                             loom_pattern_name(points[i].pattern), i, points[i].ranks, points[i].in_domain, points[i].bytes,
+                             points[i].seconds);
     return add_items((void **)&t->points, &t->n_points, points, count, sizeof *points, compare_points);
 }
 
@@ -103,7 +105,8 @@ static double best_rate(const loom_gemm_point *points, int count)
 /* seconds = a 2mnk + a m0 2nk + a n0 2mk + a k0 2mn + start, with a = 1 / (share * peak). */
 static loom_status fit_gemms(loom_chip *chip, const loom_gemm_point *points, int count)
 {
-    double *rows = malloc((size_t)count * (LOOM_FIT_TERMS + 1) * sizeof *rows), *seconds = rows + (size_t)count * LOOM_FIT_TERMS, c[LOOM_FIT_TERMS];
+    double *rows = malloc((size_t)count * (LOOM_FIT_TERMS + 1) * sizeof *rows), *seconds = rows + (size_t)count * LOOM_FIT_TERMS,
+           c[LOOM_FIT_TERMS];
     loom_math math = points[0].math;
 
     if (!rows)
@@ -139,13 +142,18 @@ static loom_status fit_group(const loom_pattern_point *points, int count, loom_p
     }
     loom_fit(rows, seconds, count, 2, c);
     free(rows);
-    *law = (loom_pattern_law){points[0].pattern, points[0].level, points[0].ranks, points[0].in_domain, measured(c[0]), measured(0),
+    *law = (loom_pattern_law){points[0].pattern,
+                              points[0].level,
+                              points[0].ranks,
+                              points[0].in_domain,
+                              measured(c[0]),
+                              measured(0),
                               c[1] > 0 ? measured(1 / c[1]) : loom_unknown()};
     return LOOM_OK;
 }
 
-/* Splits the constants of the laws [0, count) of one pattern and level into a start and what each further rank adds; with one size of group all of it
- * is start. */
+/* Splits the constants of the laws [0, count) of one pattern and level into a start and what each further rank adds; with one size of group
+ * all of it is start. */
 static loom_status split_constants(loom_pattern_law *laws, int count)
 {
     double *rows = malloc((size_t)count * 3 * sizeof *rows), *seconds = rows + (size_t)count * 2, c[LOOM_FIT_TERMS] = {0};

@@ -159,7 +159,7 @@ typedef struct nvlink {
 typedef struct nccl_host {
     loom_host_shape *shape;
     char busid[LOOM_MAX_NODE_DEVICES][VALUE_BYTES]; /* of each GPU */
-    loom_figure bus[LOOM_MAX_NODE_DEVICES];          /* slowest PCI link between it and the CPU */
+    loom_figure bus[LOOM_MAX_NODE_DEVICES];         /* slowest PCI link between it and the CPU */
     nvlink *links;
     int n_links, link_room;
 } nccl_host;
@@ -192,7 +192,9 @@ static loom_status add_link(nccl_host *host, const tag *t)
         return loom_fail(LOOM_E_MEMORY, "no memory for links");
     nvlink *link = &host->links[host->n_links++];
     long count = strtol(value_of(t, "count"), NULL, 10);
-    *link = (nvlink){.gpu = host->shape->devices - 1, .count = count > 0 && count < 256 ? (int)count : 0, .to_switch = strcmp(value_of(t, "tclass"), "0x068000") == 0};
+    *link = (nvlink){.gpu = host->shape->devices - 1,
+                     .count = count > 0 && count < 256 ? (int)count : 0,
+                     .to_switch = strcmp(value_of(t, "tclass"), "0x068000") == 0};
     snprintf(link->target, sizeof link->target, "%s", value_of(t, "target"));
     return LOOM_OK;
 }
@@ -302,7 +304,8 @@ static loom_status add_host(nccl_host *host, loom_builder *builder, loom_wire *w
         LOOM_TRY(loom_build_chip(builder, &chip, &host->shape->chip[i]));
     }
     if (unknown)
-        LOOM_TRY(loom_build_notice(builder, "link speed of %d device%s is not told: unknown, or the card's usual one once it is named", unknown, unknown == 1 ? "" : "s"));
+        LOOM_TRY(loom_build_notice(builder, "link speed of %d device%s is not told: unknown, or the card's usual one once it is named",
+                                   unknown, unknown == 1 ? "" : "s"));
     loom_collect_numas(host->shape);
     loom_choose_nics(host->shape->devices, host->shape->device_numa, host->shape->nics, host->shape->nic_numa, host->shape->device_nic);
     return loom_build_host(builder, host->shape, 0, false);

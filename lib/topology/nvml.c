@@ -14,7 +14,7 @@ enum { MAX_GPUS = 256 };
 /* The library's functions; one that an old driver lacks is NULL, and what it would tell stays unknown. */
 typedef struct nvml {
     void *library;
-#define FIELD(name, arguments) int (*name) arguments;
+#define FIELD(name, arguments) int(*name) arguments;
     NVML_FUNCTIONS(FIELD)
 #undef FIELD
 } nvml;
@@ -97,8 +97,8 @@ static loom_wire common_path(const nvml *n, nvmlDevice_t a, nvmlDevice_t b)
     static const struct {
         int level;
         loom_path path;
-    } levels[] = {{NVML_LEVEL_INTERNAL, LOOM_PATH_PIX}, {NVML_LEVEL_SINGLE, LOOM_PATH_PIX}, {NVML_LEVEL_MULTIPLE, LOOM_PATH_PXB},
-                  {NVML_LEVEL_HOSTBRIDGE, LOOM_PATH_PHB}, {NVML_LEVEL_NODE, LOOM_PATH_NODE}, {NVML_LEVEL_SYSTEM, LOOM_PATH_SYS}};
+    } levels[] = {{NVML_LEVEL_INTERNAL, LOOM_PATH_PIX},   {NVML_LEVEL_SINGLE, LOOM_PATH_PIX}, {NVML_LEVEL_MULTIPLE, LOOM_PATH_PXB},
+                  {NVML_LEVEL_HOSTBRIDGE, LOOM_PATH_PHB}, {NVML_LEVEL_NODE, LOOM_PATH_NODE},  {NVML_LEVEL_SYSTEM, LOOM_PATH_SYS}};
     int level;
 
     if (n->nvmlDeviceGetTopologyCommonAncestor && n->nvmlDeviceGetTopologyCommonAncestor(a, b, &level) == NVML_SUCCESS)

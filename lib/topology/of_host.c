@@ -110,13 +110,15 @@ static void chip_of_gpu(const loom_gpu *gpu, loom_chip *chip)
         chip->memory_bytes = (loom_figure){(double)gpu->memory_bytes, LOOM_ORIGIN_READ};
     if (gpu->nvlink_bandwidth > 0) {
         chip->link_bandwidth = (loom_figure){gpu->nvlink_bandwidth, LOOM_ORIGIN_READ};
-        chip->peer_bandwidth = loom_known(chip->peer_bandwidth) ? loom_figure_min(chip->peer_bandwidth, chip->link_bandwidth) : chip->link_bandwidth;
+        chip->peer_bandwidth =
+            loom_known(chip->peer_bandwidth) ? loom_figure_min(chip->peer_bandwidth, chip->link_bandwidth) : chip->link_bandwidth;
     }
     if (gpu->parent >= 0)
         chip->link_bandwidth = chip->peer_bandwidth = loom_unknown(); /* a partition has no link of its own */
 }
 
-static loom_status shape_gpus(loom_builder *builder, const loom_gpus *gpus, const loom_visible *visible, loom_host_shape *shape, loom_wire *wires)
+static loom_status shape_gpus(loom_builder *builder, const loom_gpus *gpus, const loom_visible *visible, loom_host_shape *shape,
+                              loom_wire *wires)
 {
     int count = visible->count;
 
@@ -132,7 +134,8 @@ static loom_status shape_gpus(loom_builder *builder, const loom_gpus *gpus, cons
             return status;
         shape->device_numa[i] = numa_index(shape, gpu->numa);
         for (int j = 0; j < count; j++)
-            wires[i * count + j] = gpus->wires ? gpus->wires[visible->gpu[i] * gpus->count + visible->gpu[j]] : (loom_wire){LOOM_PATH_UNKNOWN, 0};
+            wires[i * count + j] =
+                gpus->wires ? gpus->wires[visible->gpu[i] * gpus->count + visible->gpu[j]] : (loom_wire){LOOM_PATH_UNKNOWN, 0};
     }
     loom_group_by_nvlink(wires, count, shape->group);
     loom_build_topology(builder)->peer_access = !visible->partitioned;
@@ -150,8 +153,9 @@ static loom_status note_locality(loom_builder *builder, const loom_host_shape *s
         unknown += shape->nic_numa[i] < 0;
     if (unknown == 0)
         return LOOM_OK;
-    return loom_build_notice(builder, "locality of %d device%s is unknown (NUMA node -1): the host counts as one place, nothing is pinned for it", unknown,
-                             unknown == 1 ? "" : "s");
+    return loom_build_notice(builder,
+                             "locality of %d device%s is unknown (NUMA node -1): the host counts as one place, nothing is pinned for it",
+                             unknown, unknown == 1 ? "" : "s");
 }
 
 /* --- the whole --------------------------------------------------------------------------------------------------------------------- */
@@ -178,7 +182,8 @@ fail:
     return status;
 }
 
-loom_status loom_topology_of_host(const loom_host *host, const loom_gpus *gpus, const char *visible_devices, int cpu_ranks, loom_topology **topology)
+loom_status loom_topology_of_host(const loom_host *host, const loom_gpus *gpus, const char *visible_devices, int cpu_ranks,
+                                  loom_topology **topology)
 {
     loom_host_shape *shape = NULL;
     loom_builder *builder = NULL;

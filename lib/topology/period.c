@@ -34,7 +34,8 @@ static bool stand_alike(const loom_topology *t, int rank_a, int rank_b)
     const loom_topo_device *a = &t->devices[t->rank_device[rank_a]], *b = &t->devices[t->rank_device[rank_b]];
     loom_figure nic_a = loom_topology_nic_bandwidth(t, rank_a), nic_b = loom_topology_nic_bandwidth(t, rank_b);
 
-    return a->chip == b->chip && a->local == b->local && nic_a.origin == nic_b.origin && (!loom_known(nic_a) || nic_a.value == nic_b.value) &&
+    return a->chip == b->chip && a->local == b->local && nic_a.origin == nic_b.origin &&
+           (!loom_known(nic_a) || nic_a.value == nic_b.value) &&
            (a->nic < 0 ? b->nic < 0 : b->nic >= 0 && t->nics[a->nic].rail == t->nics[b->nic].rail);
 }
 

@@ -124,7 +124,9 @@ loom_link loom_topology_link(const loom_topology *t, int rank_a, int rank_b)
         bandwidth = chip_a->memory_bandwidth;
         break;
     case LOOM_LEVEL_DOMAIN:
-        bandwidth = linked_bandwidth(chip_a, wire.links, chip_a == chip_b ? chip_a->peer_bandwidth : loom_figure_min(chip_a->peer_bandwidth, chip_b->peer_bandwidth));
+        bandwidth =
+            linked_bandwidth(chip_a, wire.links,
+                             chip_a == chip_b ? chip_a->peer_bandwidth : loom_figure_min(chip_a->peer_bandwidth, chip_b->peer_bandwidth));
         break;
     case LOOM_LEVEL_NODE:
         bandwidth = loom_figure_min(chip_a->host_bandwidth, chip_b->host_bandwidth);

@@ -9,8 +9,8 @@
 /* The `cluster:` section, the short form (docs/topology-files.md). Problems go to the reader; the status is for memory. */
 loom_status loom_cluster_read(loom_reader *reader, const loom_node *cluster, loom_builder *builder);
 
-/* The matrix of `nvidia-smi topo -m`: fills devices, groups, cards and NUMA numbers (of the operating system) of `shape`. The caller frees *wires, to
- * which shape->wires points. */
+/* The matrix of `nvidia-smi topo -m`: fills devices, groups, cards and NUMA numbers (of the operating system) of `shape`. The caller frees
+ * *wires, to which shape->wires points. */
 loom_status loom_matrix_read(const char *source, const char *text, size_t bytes, loom_host_shape *shape, loom_wire **wires);
 bool loom_looks_like_matrix(const char *text, size_t bytes);
 

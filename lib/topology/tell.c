@@ -84,7 +84,8 @@ bool loom_nodes_alike(const loom_topology *t, int index_a, int index_b)
         if (x->os_index != y->os_index || x->cores != y->cores || !loom_figure_equal(x->memory_bytes, y->memory_bytes))
             return false;
     }
-    return !t->wires || memcmp(t->wires + a->first_wire, t->wires + b->first_wire, (size_t)(a->devices * a->devices) * sizeof *t->wires) == 0;
+    return !t->wires ||
+           memcmp(t->wires + a->first_wire, t->wires + b->first_wire, (size_t)(a->devices * a->devices) * sizeof *t->wires) == 0;
 }
 
 int loom_alike_run(const loom_topology *t, int first)
@@ -154,7 +155,8 @@ static void tree_levels(loom_text *text, const loom_topology *t)
         const loom_level_figures *figures = &t->levels[level];
         if (level == LOOM_LEVEL_CLUSTER && t->n_racks < 2 && !t->rails)
             continue;
-        loom_text_add(text, "├── network %s: ", level == LOOM_LEVEL_RACK ? (t->rails ? "on one rail of a rack" : "inside a rack") : "through the spine");
+        loom_text_add(text, "├── network %s: ",
+                      level == LOOM_LEVEL_RACK ? (t->rails ? "on one rail of a rack" : "inside a rack") : "through the spine");
         loom_figure share = loom_known(figures->bandwidth) ? figures->bandwidth : loom_topology_nic_bandwidth(t, 0);
         if (!loom_known(figures->bandwidth))
             share.value /= loom_figure_or(figures->oversubscription, 1);
@@ -162,7 +164,8 @@ static void tree_levels(loom_text *text, const loom_topology *t)
         loom_text_add(text, " a device, latency ");
         loom_tell_latency_of(text, figures->latency_s);
         if (loom_figure_or(figures->oversubscription, 1) > 1)
-            loom_text_add(text, ", oversubscribed %.3g:1 (%s)", figures->oversubscription.value, loom_origin_name(figures->oversubscription.origin));
+            loom_text_add(text, ", oversubscribed %.3g:1 (%s)", figures->oversubscription.value,
+                          loom_origin_name(figures->oversubscription.origin));
         loom_text_add(text, "\n");
     }
 }
@@ -173,7 +176,8 @@ static void tree_nics(loom_text *text, const loom_topology *t, const loom_topo_n
     for (int first = 0, count; first < node->nics; first += count) {
         const loom_nic *nic = &t->nics[node->first_nic + first];
         count = 1;
-        while (first + count < node->nics && loom_figure_equal(nic[count].bandwidth, nic->bandwidth) && nic[count].numa == nic->numa && nic[count].devices == nic->devices)
+        while (first + count < node->nics && loom_figure_equal(nic[count].bandwidth, nic->bandwidth) && nic[count].numa == nic->numa &&
+               nic[count].devices == nic->devices)
             count++;
         loom_text_add(text, "%s├── network card%s ", indent, count == 1 ? "" : "s");
         loom_tell_span(text, first, count);
@@ -284,23 +288,25 @@ static void tree_chip(loom_text *text, const loom_chip *chip)
     loom_text_add(text, "\n│   └── peak");
     for (int math = 0; math < LOOM_MATHS; math++)
         if (loom_known(chip->peak[math]))
-            loom_text_add(text, "%s %s %.4g Tflop/s (%s)", known++ ? "," : "", loom_math_name((loom_math)math), chip->peak[math].value / 1e12,
-                          loom_origin_name(chip->peak[math].origin));
+            loom_text_add(text, "%s %s %.4g Tflop/s (%s)", known++ ? "," : "", loom_math_name((loom_math)math),
+                          chip->peak[math].value / 1e12, loom_origin_name(chip->peak[math].origin));
     loom_text_add(text, "%s\n", known ? "" : " unknown");
 }
 
 static void tree_measured(loom_text *text, const loom_topology *t)
 {
     if (t->measured[0])
-        loom_text_add(text, "├── measured: %s\n│   └── %d GEMM shapes, %d collective points, %d laws\n", t->measured, t->n_gemms, t->n_points, t->n_laws);
+        loom_text_add(text, "├── measured: %s\n│   └── %d GEMM shapes, %d collective points, %d laws\n", t->measured, t->n_gemms,
+                      t->n_points, t->n_laws);
 }
 
 loom_status loom_topology_tree(const loom_topology *t, char **out)
 {
     loom_text text = {0};
 
-    loom_text_add(&text, "%s: %d node%s, %d device%s, %d fast domain%s, %d rack%s\n", t->name[0] ? t->name : t->source, t->n_nodes, t->n_nodes == 1 ? "" : "s",
-                  t->n_devices, t->n_devices == 1 ? "" : "s", t->n_domains, t->n_domains == 1 ? "" : "s", t->n_racks, t->n_racks == 1 ? "" : "s");
+    loom_text_add(&text, "%s: %d node%s, %d device%s, %d fast domain%s, %d rack%s\n", t->name[0] ? t->name : t->source, t->n_nodes,
+                  t->n_nodes == 1 ? "" : "s", t->n_devices, t->n_devices == 1 ? "" : "s", t->n_domains, t->n_domains == 1 ? "" : "s",
+                  t->n_racks, t->n_racks == 1 ? "" : "s");
     tree_levels(&text, t);
     for (int first = 0, count; first < t->n_nodes; first += count) {
         count = loom_alike_run(t, first);

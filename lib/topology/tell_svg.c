@@ -6,7 +6,7 @@
 #include <string.h>
 
 enum {
-    BOX = 26,       /* a device */
+    BOX = 26, /* a device */
     GAP = 6,
     PER_ROW = 8,    /* devices side by side */
     NODES_WIDE = 4, /* nodes side by side */
@@ -46,8 +46,8 @@ static void draw_node(loom_text *text, const loom_topology *t, int index, int x,
         int rank = node->first_device + i;
         const loom_topo_device *device = &t->devices[t->rank_device[rank]];
         int at_x = x + GAP + i % PER_ROW * (BOX + GAP), at_y = y + HEAD + i / PER_ROW * (BOX + GAP);
-        loom_text_add(text, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" rx=\"3\" fill=\"%s\" stroke=\"#666\"><title>", at_x, at_y, BOX, BOX,
-                      colour_of(device->domain));
+        loom_text_add(text, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" rx=\"3\" fill=\"%s\" stroke=\"#666\"><title>", at_x, at_y,
+                      BOX, BOX, colour_of(device->domain));
         loom_text_add(text, "rank %d, device %d of node %d, fast domain %d</title></rect>\n", rank, device->local, index, device->domain);
         loom_text_add(text, "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">%d</text>\n", at_x + BOX / 2, at_y + 17, rank);
     }
@@ -100,8 +100,9 @@ static int draw_racks(loom_text *text, const loom_topology *t, int shown, int y,
                 tallest = column = 0;
             }
         }
-        loom_text_add(text, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" rx=\"6\" fill=\"none\" stroke=\"#aaa\" stroke-dasharray=\"4 3\"/>\n", GAP, top,
-                      NODES_WIDE * (width + GAP) + GAP, y - top);
+        loom_text_add(
+            text, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" rx=\"6\" fill=\"none\" stroke=\"#aaa\" stroke-dasharray=\"4 3\"/>\n",
+            GAP, top, NODES_WIDE * (width + GAP) + GAP, y - top);
         y += GAP;
     }
     return y;
@@ -120,7 +121,8 @@ loom_status loom_topology_svg(const loom_topology *t, char **out)
         y += 16;
     }
     draw_legend(&body, t, y);
-    loom_text_add(&text, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" font-family=\"sans-serif\" font-size=\"12\">\n",
+    loom_text_add(&text,
+                  "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" font-family=\"sans-serif\" font-size=\"12\">\n",
                   NODES_WIDE * (width + GAP) + 4 * GAP, y + 4 * 16);
     loom_text_add(&text, "<rect width=\"100%%\" height=\"100%%\" fill=\"#fafafa\"/>\n<text x=\"%d\" y=\"20\" font-weight=\"bold\">", GAP);
     add_plain(&text, t->name[0] ? t->name : t->source);

@@ -72,7 +72,8 @@ static void take_partition(const char *entry, const char *rest, const loom_gpu *
     visible->partitioned = true;
     if (rest)
         snprintf(visible->notice, sizeof visible->notice,
-                 "a process opens one GPU partition only, the first: each further rank needs a process environment with its own CUDA_VISIBLE_DEVICES");
+                 "a process opens one GPU partition only, the first: each further rank needs a process environment with its own "
+                 "CUDA_VISIBLE_DEVICES");
 }
 
 static void take_entries(const char *list, const loom_gpu *gpus, int count, loom_visible *visible)

@@ -21,7 +21,8 @@ static void round_trip(const loom_topology *t)
 
 static void tell(const loom_topology *t)
 {
-    loom_status (*const tellers[])(const loom_topology *, char **) = {loom_topology_line, loom_topology_tree, loom_topology_matrix, loom_topology_svg};
+    loom_status (*const tellers[])(const loom_topology *, char **) = {loom_topology_line, loom_topology_tree, loom_topology_matrix,
+                                                                      loom_topology_svg};
 
     for (size_t i = 0; i < sizeof tellers / sizeof *tellers; i++) {
         char *text = NULL;

@@ -81,7 +81,8 @@ static void defaults_of_the_catalogue_are_marked_assumed(void **state)
     assert_figure(loom_topology_nic_bandwidth(t, 0), 50e9);
     loom_topology_free(t);
 
-    t = topology_of("cluster: {nodes: 2, gpus_per_node: 4, gpu: h100-80g, link_gb_s: 300, price_per_gpu_hour: 2.5, peak_tflops: {fp8: 1500}}");
+    t = topology_of(
+        "cluster: {nodes: 2, gpus_per_node: 4, gpu: h100-80g, link_gb_s: 300, price_per_gpu_hour: 2.5, peak_tflops: {fp8: 1500}}");
     assert_int_equal(t->n_domains, 2); /* eight usually share a switch, but a host has four */
     assert_figure(t->chips[0].link_bandwidth, 300e9);
     assert_int_equal(t->chips[0].link_bandwidth.origin, LOOM_ORIGIN_GIVEN);
@@ -123,7 +124,8 @@ static void cards_are_chosen_by_locality_and_shared(void **state) /* D15 */
 
 static void hosts_with_cpus_only_are_a_cluster_too(void **state)
 {
-    loom_topology *t = topology_of("cluster: {nodes: 2, cpu_ranks_per_node: 4, cores_per_node: 16, memory_gib_per_node: 64, nic_gbps_per_gpu: 10}");
+    loom_topology *t =
+        topology_of("cluster: {nodes: 2, cpu_ranks_per_node: 4, cores_per_node: 16, memory_gib_per_node: 64, nic_gbps_per_gpu: 10}");
 
     (void)state;
     assert_int_equal(t->n_devices, 8);
@@ -158,8 +160,8 @@ static void groups_of_unlike_nodes_stand_in_one_file(void **state)
 static void all_problems_of_a_file_come_at_once(void **state)
 {
     (void)state;
-    REFUSED("cluster:\n  nodes: 0\n  gpus_per_nod: 8\n  gpu: h1000\n  nic_gbps_per_gpu: fast\n", ":2:", "nodes", ":3:", "gpus_per_node", ":4:", "h100",
-            ":5:", "nic_gbps_per_gpu");
+    REFUSED("cluster:\n  nodes: 0\n  gpus_per_nod: 8\n  gpu: h1000\n  nic_gbps_per_gpu: fast\n", ":2:", "nodes", ":3:", "gpus_per_node",
+            ":4:", "h100", ":5:", "nic_gbps_per_gpu");
     REFUSED("cluster: {nodes: 2, gpus_per_node: [2, 3, 3], gpu: generic-24g}", "lists 3 nodes", "nodes is 2");
     REFUSED("cluster: {nodes: 1, gpus_per_node: 8, gpu: h100, nvlink_domain: 6}", "nvlink_domain=6", "4 and 8 do");
     REFUSED("cluster: {nodes: 3, gpus_per_node: 4, gpu: gb200, domains: [1, 1]}", "2 nodes in all", "3");

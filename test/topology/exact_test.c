@@ -25,9 +25,10 @@ static void reads_back_equal(loom_topology *t)
 
 static void files_of_every_kind_are_saved_whole(void **state)
 {
-    static const char *const files[] = {"clusters/a100-1x6.yaml",        "clusters/a100-4x4.yaml",       "clusters/h100-1x8.yaml",
-                                        "clusters/h100-2x8.yaml",        "clusters/nvl72-1rack.yaml",    "clusters/single-3x24g.yaml",
-                                        "clusters/uneven-2-3-3.yaml",    "topology/D11-bridged-pairs-a.txt", "topology/D11-bridged-pairs-b.txt"};
+    static const char *const files[] = {
+        "clusters/a100-1x6.yaml",     "clusters/a100-4x4.yaml",           "clusters/h100-1x8.yaml",
+        "clusters/h100-2x8.yaml",     "clusters/nvl72-1rack.yaml",        "clusters/single-3x24g.yaml",
+        "clusters/uneven-2-3-3.yaml", "topology/D11-bridged-pairs-a.txt", "topology/D11-bridged-pairs-b.txt"};
     static const char *const clusters[] = {
         "cluster: {nodes: 40, gpus_per_node: 4, gpu: gb200, nodes_per_rack: 18, oversubscription: {cluster: 2.5}, latency_us: {rack: 3.3}}",
         "cluster: {nodes: 4, gpus_per_node: 8, gpu: a100-40g, nvlink_domain: 2, nics_per_node: 3, nic_gbps: 100, rails: true}",
@@ -95,7 +96,8 @@ static void measured_figures_survive_to_the_last_bit(void **state)
     t->points[0] = (loom_pattern_point){LOOM_PATTERN_ALL_TO_ALL, LOOM_LEVEL_RACK, 16, 8, 1048576, 0.1 + 0.2};
     t->n_laws = 1;
     t->laws = calloc(1, sizeof *t->laws);
-    t->laws[0] = (loom_pattern_law){LOOM_PATTERN_SEND, LOOM_LEVEL_NODE, 2, 1, {1e-6 / 3, LOOM_ORIGIN_MEASURED}, loom_unknown(), {1e9 / 7, LOOM_ORIGIN_MEASURED}};
+    t->laws[0] = (loom_pattern_law){
+        LOOM_PATTERN_SEND, LOOM_LEVEL_NODE, 2, 1, {1e-6 / 3, LOOM_ORIGIN_MEASURED}, loom_unknown(), {1e9 / 7, LOOM_ORIGIN_MEASURED}};
     t->chips[0].memory_reach = (loom_figure){0.1, LOOM_ORIGIN_MEASURED};
     reads_back_equal(t);
 }
@@ -141,15 +143,18 @@ static void problems_come_all_at_once(void **state)
 {
     (void)state;
     loom_topology_free(topology_of(SMALL));
-    REFUSED("topology:\n  chips: [{nam: x, power_w: [70, guessed]}]\n  kinds: [{chip: [0, 1], nic: [0, 0]}]\n  nodes: [{kind: 3}]\n", "name", "power_w: expected", "assumed, read, given or measured",
-            ":2:", ":3:", "chip", "nic", ":4:", "kind");
+    REFUSED("topology:\n  chips: [{nam: x, power_w: [70, guessed]}]\n  kinds: [{chip: [0, 1], nic: [0, 0]}]\n  nodes: [{kind: 3}]\n",
+            "name", "power_w: expected", "assumed, read, given or measured", ":2:", ":3:", "chip", "nic", ":4:", "kind");
     REFUSED("topology: {}\n", "chips", "kinds", "nodes");
     REFUSED("topology: {chips: [{name: x}], kinds: [{chip: [0]}], nodes: [{kind: 0, rack: 1}]}", "rack 1 follows rack -1");
     REFUSED("topology: {chips: [{name: x}], kinds: [{chip: []}], nodes: [{kind: 0}]}", "no devices");
-    REFUSED("topology: {chips: [{name: x}], kinds: [{chip: [0]}], nodes: [{kind: 0, count: 100000}, {kind: 0, count: 100000}]}", "131072 nodes");
+    REFUSED("topology: {chips: [{name: x}], kinds: [{chip: [0]}], nodes: [{kind: 0, count: 100000}, {kind: 0, count: 100000}]}",
+            "131072 nodes");
     REFUSED("topology: {chips: [{name: x}], kinds: [{chip: [0], wires: [\"X NV4\"]}], nodes: [{kind: 0}]}", "NV4", "too many");
-    REFUSED("topology: {levels: {rack: {oversubscription: 0.5}}, chips: [{name: x}], kinds: [{chip: [0]}], nodes: [{kind: 0}]}", "oversubscription");
-    REFUSED("topology: {chips: [{name: x}], kinds: [{chip: [0]}], nodes: [{kind: 0}], gemms: [[0, bf16, 1, 1, 1, 0]], points: [[sum, domain, 2, 2, 8, 1]]}",
+    REFUSED("topology: {levels: {rack: {oversubscription: 0.5}}, chips: [{name: x}], kinds: [{chip: [0]}], nodes: [{kind: 0}]}",
+            "oversubscription");
+    REFUSED("topology: {chips: [{name: x}], kinds: [{chip: [0]}], nodes: [{kind: 0}], gemms: [[0, bf16, 1, 1, 1, 0]], points: [[sum, "
+            "domain, 2, 2, 8, 1]]}",
             "gemms", "points");
     REFUSED(SMALL "cluster: {nodes: 1, gpus_per_node: 1, gpu: h100}\n", "two forms");
 }
@@ -157,12 +162,9 @@ static void problems_come_all_at_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(files_of_every_kind_are_saved_whole),
-        cmocka_unit_test(hosts_are_saved_whole),
-        cmocka_unit_test(hosts_are_joined_to_a_cluster),
-        cmocka_unit_test(measured_figures_survive_to_the_last_bit),
-        cmocka_unit_test(a_saved_file_replaces_whole),
-        cmocka_unit_test(a_bare_number_is_given_and_silence_is_unknown),
+        cmocka_unit_test(files_of_every_kind_are_saved_whole), cmocka_unit_test(hosts_are_saved_whole),
+        cmocka_unit_test(hosts_are_joined_to_a_cluster),       cmocka_unit_test(measured_figures_survive_to_the_last_bit),
+        cmocka_unit_test(a_saved_file_replaces_whole),         cmocka_unit_test(a_bare_number_is_given_and_silence_is_unknown),
         cmocka_unit_test(problems_come_all_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -70,8 +70,16 @@ static void a_process_has_one_partition(void **state) /* D09 */
 {
     static const char *list = "MIG-aaaa0000-0000-0000-0000-000000000001,MIG-aaaa0000-0000-0000-0000-000000000002";
     loom_gpu gpu[3] = {{.index = 0, .uuid = "GPU-x", .name = "NVIDIA H100 80GB HBM3", .memory_bytes = 80ull << 30, .parent = -1, .numa = 0},
-                       {.index = 0, .uuid = "MIG-aaaa0000-0000-0000-0000-000000000001", .name = "NVIDIA H100 80GB HBM3", .memory_bytes = 20ull << 30, .numa = 0},
-                       {.index = 0, .uuid = "MIG-aaaa0000-0000-0000-0000-000000000002", .name = "NVIDIA H100 80GB HBM3", .memory_bytes = 20ull << 30, .numa = 0}};
+                       {.index = 0,
+                        .uuid = "MIG-aaaa0000-0000-0000-0000-000000000001",
+                        .name = "NVIDIA H100 80GB HBM3",
+                        .memory_bytes = 20ull << 30,
+                        .numa = 0},
+                       {.index = 0,
+                        .uuid = "MIG-aaaa0000-0000-0000-0000-000000000002",
+                        .name = "NVIDIA H100 80GB HBM3",
+                        .memory_bytes = 20ull << 30,
+                        .numa = 0}};
     loom_gpus gpus = {.count = 3, .gpus = gpu};
     loom_host *host = NULL;
     loom_topology *t = NULL;
@@ -110,7 +118,7 @@ static void groups_follow_the_matrix(void **state) /* D11 */
         assert_figure(tp2.bandwidth, 4 * 25e9); /* NV4 */
         assert_int_equal(tp4.path, LOOM_PATH_SYS);
         assert_int_equal(tp4.level, LOOM_LEVEL_NODE);
-        assert_false(loom_known(tp4.bandwidth)); /* the cards are not named, so their bus is not known */
+        assert_false(loom_known(tp4.bandwidth));               /* the cards are not named, so their bus is not known */
         assert_int_equal(t->devices[3].numa, f == 0 ? 1 : -1); /* "N/A" is unknown */
         loom_topology_free(t);
     }
@@ -126,7 +134,7 @@ static void a_matrix_stands_in_a_cluster_file(void **state)
     assert_int_equal(t->n_domains, 4);
     assert_int_equal(loom_topology_device_of(t, 1), 2);
     assert_figure(loom_topology_axis(t, 2, 1).bandwidth, 300e9);
-    assert_figure(loom_topology_axis(t, 4, 1).bandwidth, 32e9); /* over the sockets */
+    assert_figure(loom_topology_axis(t, 4, 1).bandwidth, 32e9);       /* over the sockets */
     assert_figure(loom_topology_axis(t, 4, 2).bandwidth, 2 * 12.5e9); /* two in each node: their two cards are slower than the bus */
     loom_topology_free(t);
     REFUSED("cluster: {nodes: 1, gpus_per_node: 4, gpu: h100, links: \"GPU0 GPU1\\nGPU0 X NV4\\nGPU1 NV4 X\\n\"}", "2 devices", "4");
@@ -186,7 +194,8 @@ static void speeds_that_are_told_are_read(void **state)
     static const char text[] =
         "<?xml version=\"1.0\"?>\n<!-- two cards under one switch, bridged -->\n<system version='1'>\n"
         " <cpu numaid=\"1\" affinity=\"ff\">\n  <pci busid=\"0000:10:00.0\" link_speed=\"16.0 GT/s PCIe\" link_width=\"16\">\n"
-        "   <pci busid=\"0000:11:00.0\" link_speed=\"32 GT/s\" link_width=\"16\"><gpu dev=\"0\"><nvlink target=\"0000:12:00.0\" count=\"4\" tclass=\"0x030200\"/></gpu></pci>\n"
+        "   <pci busid=\"0000:11:00.0\" link_speed=\"32 GT/s\" link_width=\"16\"><gpu dev=\"0\"><nvlink target=\"0000:12:00.0\" "
+        "count=\"4\" tclass=\"0x030200\"/></gpu></pci>\n"
         "   <pci busid=\"0000:12:00.0\" link_speed=\"8 GT/s\" link_width=\"8\"><gpu dev=\"1\"></gpu></pci>\n"
         "  </pci>\n  <nic><net name=\"mlx5_0\" speed=\"200000\"/></nic>\n </cpu>\n</system>\n";
     loom_topology *t = topology_of(text);

@@ -16,7 +16,8 @@ static loom_host *host_of(const char *what)
 
 static void numa_nodes_are_counted_by_type(void **state) /* D04 */
 {
-    loom_host *two = host_of(test_data("topology/D04-numa-not-in-main-tree.xml")), *one = host_of(test_data("topology/D04-numa-not-in-main-tree-one.xml"));
+    loom_host *two = host_of(test_data("topology/D04-numa-not-in-main-tree.xml")),
+              *one = host_of(test_data("topology/D04-numa-not-in-main-tree-one.xml"));
 
     (void)state;
     assert_int_equal(two->levels, 4);
@@ -183,8 +184,9 @@ static void texts_of_the_kernel_are_read(void **state)
 static void devices_of_unknown_locality_are_one_place_and_told_once(void **state) /* D01 */
 {
     static const char *const hosts[] = {"synthetic:core:4 pu:1", "synthetic:numa:2 core:4 pu:1"};
-    loom_gpu gpu[2] = {{.index = 0, .pci = "0000:04:00.0", .uuid = "GPU-a", .name = "NVIDIA L40S", .numa = loom_numa_of_text("-1"), .parent = -1},
-                       {.index = 1, .pci = "0000:05:00.0", .uuid = "GPU-b", .name = "NVIDIA L40S", .numa = loom_numa_of_text("-1"), .parent = -1}};
+    loom_gpu gpu[2] = {
+        {.index = 0, .pci = "0000:04:00.0", .uuid = "GPU-a", .name = "NVIDIA L40S", .numa = loom_numa_of_text("-1"), .parent = -1},
+        {.index = 1, .pci = "0000:05:00.0", .uuid = "GPU-b", .name = "NVIDIA L40S", .numa = loom_numa_of_text("-1"), .parent = -1}};
     loom_gpus gpus = {.count = 2, .gpus = gpu};
 
     (void)state;

@@ -57,7 +57,8 @@ static void the_gemm_law_is_found_again(void **state)
     assert_true(fabs(law->start_s.value - 20e-6) < 1e-10);
     assert_int_equal(law->share.origin, LOOM_ORIGIN_MEASURED);
     assert_int_equal(t->chips[0].peak[LOOM_MATH_16].origin, LOOM_ORIGIN_ASSUMED); /* the sheet's peak stays */
-    assert_figure(loom_topology_gemm_s(t, 0, LOOM_MATH_16, 50000, 50000, 50000), loom_gemm_law_s(&t->chips[0], LOOM_MATH_16, 50000, 50000, 50000).value);
+    assert_figure(loom_topology_gemm_s(t, 0, LOOM_MATH_16, 50000, 50000, 50000),
+                  loom_gemm_law_s(&t->chips[0], LOOM_MATH_16, 50000, 50000, 50000).value);
     assert_false(loom_known(loom_topology_gemm_s(t, 0, LOOM_MATH_8, 512, 512, 512)));
     loom_topology_free(t);
 }
@@ -111,7 +112,13 @@ static void volumes_are_those_of_the_textbook(void **state)
 
 static loom_group_link group_of(int ranks, loom_level level)
 {
-    return (loom_group_link){.ranks = ranks, .in_domain = ranks, .in_node = ranks, .domains = 1, .nodes = 1, .level = level, .bandwidth = loom_unknown(),
+    return (loom_group_link){.ranks = ranks,
+                             .in_domain = ranks,
+                             .in_node = ranks,
+                             .domains = 1,
+                             .nodes = 1,
+                             .level = level,
+                             .bandwidth = loom_unknown(),
                              .latency_s = loom_unknown()};
 }
 
@@ -154,7 +161,9 @@ static void tensor_parallelism_over_slow_links_is_costed_so(void **state) /* H07
     (void)state;
     for (int i = 0; i < 2; i++) {
         char yaml[256];
-        snprintf(yaml, sizeof yaml, "cluster: {nodes: 1, gpus_per_node: 2, gpu: generic-24g, nvlink_domain: 2, link_gb_s: %g, latency_us: {domain: 0}}", rate[i]);
+        snprintf(yaml, sizeof yaml,
+                 "cluster: {nodes: 1, gpus_per_node: 2, gpu: generic-24g, nvlink_domain: 2, link_gb_s: %g, latency_us: {domain: 0}}",
+                 rate[i]);
         loom_topology *t = topology_of(yaml);
         loom_group_link pair = loom_topology_axis(t, 2, 1);
         double seconds = 128 * loom_topology_pattern_s(t, LOOM_PATTERN_ALL_REDUCE, &pair, 67108864).value;

@@ -79,7 +79,8 @@ static void axes_agree_with_lists_on_uneven_clusters(void **state)
 {
     static const char *const clusters[] = {
         "cluster: {gpus_per_node: [2, 3, 3, 8, 1], gpu: a100-80g, nic_gbps_per_gpu: 100}",
-        "cluster: {nodes: 6, gpus_per_node: 4, gpu: gb200, nvlink_domain: 8, nic_gbps_per_gpu: 400, nodes_per_rack: 2, oversubscription: {cluster: 3}}",
+        "cluster: {nodes: 6, gpus_per_node: 4, gpu: gb200, nvlink_domain: 8, nic_gbps_per_gpu: 400, nodes_per_rack: 2, oversubscription: "
+        "{cluster: 3}}",
         "cluster: {nodes: 4, gpus_per_node: 8, gpu: a100-40g, nvlink_domain: 2, nics_per_node: 3, nic_gbps: 100, rails: true}",
         "cluster: {nodes: 8, gpus_per_node: 8, gpu: mi300x, nodes_per_rack: 3, oversubscription: {cluster: 2}}",
     };
@@ -110,7 +111,8 @@ static void a_full_mesh_gives_a_pair_one_link_and_a_ring_all(void **state)
 
 static void rails_join_equal_cards_of_a_rack(void **state)
 {
-    loom_topology *t = topology_of("cluster: {nodes: 4, gpus_per_node: 8, gpu: h100, nic_gbps_per_gpu: 400, rails: true, oversubscription: {cluster: 2}}");
+    loom_topology *t =
+        topology_of("cluster: {nodes: 4, gpus_per_node: 8, gpu: h100, nic_gbps_per_gpu: 400, rails: true, oversubscription: {cluster: 2}}");
 
     (void)state;
     assert_int_equal(loom_topology_link(t, 0, 8).level, LOOM_LEVEL_RACK);
@@ -123,7 +125,8 @@ static void rails_join_equal_cards_of_a_rack(void **state)
 
 static void large_worlds_are_asked_quickly(void **state)
 {
-    loom_topology *t = topology_of("cluster: {nodes: 2048, gpus_per_node: 8, gpu: h100, nic_gbps_per_gpu: 400, nodes_per_rack: 192, oversubscription: {cluster: 7}}");
+    loom_topology *t = topology_of(
+        "cluster: {nodes: 2048, gpus_per_node: 8, gpu: h100, nic_gbps_per_gpu: 400, nodes_per_rack: 192, oversubscription: {cluster: 7}}");
 
     (void)state;
     assert_int_equal(loom_topology_ranks(t), 16384);

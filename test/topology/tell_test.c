@@ -17,7 +17,8 @@ static void one_line_says_what_it_is(void **state)
     (void)state;
     says(topology_file("clusters/h100-2x8.yaml"), "2 nodes x 8 H100-SXM5-80GB, domains of 8, network 50 GB/s a device");
     says(topology_file("clusters/nvl72-1rack.yaml"), "18 nodes x 4 GB200 NVL72, domains of 72, network 50 GB/s a device");
-    says(topology_file("clusters/uneven-2-3-3.yaml"), "1 node x 2 generic-24g + 2 nodes x 3 generic-24g, no fast links, network 3.125 GB/s a device");
+    says(topology_file("clusters/uneven-2-3-3.yaml"),
+         "1 node x 2 generic-24g + 2 nodes x 3 generic-24g, no fast links, network 3.125 GB/s a device");
     says(topology_file("clusters/single-3x24g.yaml"), "1 node x 3 generic-24g, no fast links");
     says(topology_file("topology/D11-bridged-pairs-a.txt"), "1 node x 4 GPU, domains of 2");
     says(topology_of("cluster: {nodes: 2, gpus_per_node: 2, gpu: generic-24g, nic_gbps_per_gpu: 0}"),
@@ -78,7 +79,8 @@ static void the_matrix_is_that_of_nvidia_smi(void **state)
 
 static void large_clusters_are_shown_by_one_of_each(void **state)
 {
-    loom_topology *t = topology_of("cluster: {nodes: 2048, gpus_per_node: 8, gpu: h100, nodes_per_rack: 32, oversubscription: {cluster: 4}}");
+    loom_topology *t =
+        topology_of("cluster: {nodes: 2048, gpus_per_node: 8, gpu: h100, nodes_per_rack: 32, oversubscription: {cluster: 4}}");
     char *text = NULL;
 
     (void)state;
@@ -96,7 +98,8 @@ static void large_clusters_are_shown_by_one_of_each(void **state)
 
 static void the_picture_has_every_device_and_is_xml(void **state)
 {
-    loom_topology *t = topology_of("cluster: {name: \"<script> & co\", nodes: 5, gpus_per_node: [8, 8, 4, 2, 9], gpu: h100, nodes_per_rack: 2}");
+    loom_topology *t =
+        topology_of("cluster: {name: \"<script> & co\", nodes: 5, gpus_per_node: [8, 8, 4, 2, 9], gpu: h100, nodes_per_rack: 2}");
     char *text = NULL;
 
     (void)state;

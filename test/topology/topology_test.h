@@ -22,20 +22,20 @@ static inline loom_topology *topology_file(const char *name)
 }
 
 /* The text is refused, and the message holds every one of the words. */
-#define REFUSED(yaml, ...)                                                                                                                \
-    do {                                                                                                                                  \
-        loom_topology *refused_ = NULL;                                                                                                   \
+#define REFUSED(yaml, ...)                                                                                                                 \
+    do {                                                                                                                                   \
+        loom_topology *refused_ = NULL;                                                                                                    \
         assert_refused(loom_topology_parse("test.yaml", yaml, strlen(yaml), &refused_), LOOM_E_INVALID, __VA_ARGS__);                      \
-        assert_null(refused_);                                                                                                            \
+        assert_null(refused_);                                                                                                             \
     } while (0)
 
-#define assert_figure(figure, expected)                                                                                                   \
-    do {                                                                                                                                  \
-        loom_figure figure_ = (figure);                                                                                                   \
-        double expected_ = (expected);                                                                                                    \
-        assert_true(loom_known(figure_));                                                                                                 \
-        if (!(figure_.value >= expected_ * (1 - 1e-9) && figure_.value <= expected_ * (1 + 1e-9)))                                        \
-            fail_msg("%s is %.12g, expected %.12g", #figure, figure_.value, expected_);                                                   \
+#define assert_figure(figure, expected)                                                                                                    \
+    do {                                                                                                                                   \
+        loom_figure figure_ = (figure);                                                                                                    \
+        double expected_ = (expected);                                                                                                     \
+        assert_true(loom_known(figure_));                                                                                                  \
+        if (!(figure_.value >= expected_ * (1 - 1e-9) && figure_.value <= expected_ * (1 + 1e-9)))                                         \
+            fail_msg("%s is %.12g, expected %.12g", #figure, figure_.value, expected_);                                                    \
     } while (0)
 
 #endif
