@@ -27,6 +27,8 @@ static void print_model(const gpt_run *run)
     printf("model    %s: %lld layers, hidden %lld, heads %lld/%lld, vocab %lld, %.2f M parameters\n", run->model.name,
            (long long)run->model.layers, (long long)run->model.hidden, (long long)run->model.heads, (long long)run->model.kv_heads,
            (long long)run->model.vocab, (double)counts.total / 1e6);
+    if (run->model.unmodelled & LOOM_UNMODELLED_DROPOUT)
+        printf("         the model file asks for dropout; this trainer has none\n");
 }
 
 static void print_layout(const gpt_run *run)
@@ -140,8 +142,7 @@ static void print_traffic(const loom_mesh *mesh)
 {
     for (int axis = LOOM_AXIS_TP; axis <= LOOM_AXIS_PP; axis++)
         print_comm(mesh->axis[axis]);
-    if (loom_comm_size(mesh->gradient) != loom_comm_size(mesh->axis[LOOM_AXIS_DP]))
-        print_comm(mesh->gradient);
+    print_comm(mesh->gradient);
     print_comm(mesh->tied);
     print_comm(mesh->kv);
     print_comm(mesh->model);

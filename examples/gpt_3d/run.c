@@ -163,11 +163,37 @@ static void folder_of(const char *path, char folder[GPT_PATH_BYTES])
     snprintf(folder, GPT_PATH_BYTES, "%.*s", slash ? (int)(slash - path + 1) : 0, path);
 }
 
+/* Arithmetic that the model asks for and no block here has: training it would give another model. Dropout alone is left out with a notice
+ * (gpt_report_start): it changes the training, not the model. */
+static loom_status check_arithmetic(const loom_model *model)
+{
+    static const struct {
+        size_t offset;
+        const char *what;
+    } flags[] = {{offsetof(loom_model, qk_norm), "norms on queries and keys"},
+                 {offsetof(loom_model, post_norms), "norms behind attention and MLP"},
+                 {offsetof(loom_model, attention_sinks), "attention sinks"}};
+    char missing[512] = "";
+
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
+        if (*(const bool *)((const char *)model + flags[i].offset))
+            snprintf(missing + strlen(missing), sizeof missing - strlen(missing), "%s%s", missing[0] ? ", " : "", flags[i].what);
+    for (uint32_t bit = 1; bit <= LOOM_UNMODELLED_WINDOWS; bit <<= 1)
+        if (model->unmodelled & bit & ~(uint32_t)LOOM_UNMODELLED_DROPOUT)
+            snprintf(missing + strlen(missing), sizeof missing - strlen(missing), "%s%s", missing[0] ? ", " : "", loom_model_unmodelled_name(bit));
+    if (model->full_attention_every > 0)
+        snprintf(missing + strlen(missing), sizeof missing - strlen(missing), "%ssliding windows on some layers only", missing[0] ? ", " : "");
+    if (missing[0])
+        return loom_fail(LOOM_E_UNSUPPORTED, "gpt_3d cannot train %s: its file asks for %s; plain GPT-2 and Llama kinds work", model->name, missing);
+    return LOOM_OK;
+}
+
 /* What this trainer cannot run although the layout is legal. */
 static loom_status check_supported(const gpt_run *run)
 {
     const loom_model *model = &run->model;
 
+    TRY(check_arithmetic(model));
     if (model->moe.experts > 0 || model->mla.kv_rank > 0)
         return loom_fail(LOOM_E_UNSUPPORTED, "gpt_3d runs dense GPT-2 and Llama models; %s has %s", model->name,
                          model->moe.experts > 0 ? "experts" : "latent attention");
