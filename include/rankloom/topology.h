@@ -212,8 +212,7 @@ LOOM_API void loom_topology_free(loom_topology *topology); /* accepts NULL */
 /* Says what the devices of a source without names are (a link matrix, NCCL's XML): the catalogue's figures of `gpu`, marked assumed, where
  * nothing was read. LOOM_E_INVALID when the name means nothing, or when no device lacks one. */
 LOOM_API loom_status loom_topology_name_chips(loom_topology *topology, const char *gpu);
-/* One cluster of the hosts of `hosts`, in order, in one rack; chips that are equal become one. Levels and measurements are not taken over.
- */
+/* One cluster of the hosts of `hosts`, in order, in one rack; chips that are equal become one. Levels, measurements left out. */
 LOOM_API loom_status loom_topology_join(const loom_topology *const *hosts, int count, loom_topology **topology);
 /* The exact form as text; the caller frees it with loom_text_free() of <rankloom/text.h>. */
 LOOM_API loom_status loom_topology_write(const loom_topology *topology, char **text);

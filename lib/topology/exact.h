@@ -1,5 +1,4 @@
-/* The exact form of a topology file: every fact of the struct, each with its origin. Written by save, read back by load, named once here.
- */
+/* The exact form of a topology file: every fact of the struct, each with its origin. Named once here. */
 #ifndef LOOM_TOPOLOGY_EXACT_H
 #define LOOM_TOPOLOGY_EXACT_H
 

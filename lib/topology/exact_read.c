@@ -229,8 +229,7 @@ static void read_kind(exact_reader *r, const loom_node *kind, loom_host_shape *s
     read_fact(r, kind, "nic", -1, shape->nics - 1, shape->devices, shape->device_nic);
 }
 
-/* --- nodes ------------------------------------------------------------------------------------------------------------------------------
- */
+/* --- nodes ----------------------------------------------------------------------------------------------------------- */
 
 typedef struct node_kind {
     loom_host_shape *shape;
