@@ -14,6 +14,7 @@ typedef struct run_reader {
     int n_assignments;
     int world;
     gpt_run *run;
+    const loom_model *model; /* of the run, once it was read without a problem: judging a layout by half a model only confuses */
 } run_reader;
 
 static bool assigned(const run_reader *r, const char *section, const char *key)
@@ -118,12 +119,12 @@ static void read_layout(run_reader *r)
     const loom_node *map = loom_read_map(r->reader, r->root, "layout");
     loom_layout *layout = &r->run->layout;
 
-    loom_layout_default(&r->run->model, layout);
+    loom_layout_default(r->model, layout);
     layout->dp = 0; /* absent: what is left of the world */
     layout->micro_batch = r->run->train.micro_batch;
     layout->global_batch = r->run->train.global_batch;
     layout->seq = r->run->train.seq;
-    loom_layout_read(r->reader, map, &r->run->model, r->world, layout);
+    loom_layout_read(r->reader, map, r->model, r->world, layout);
 }
 
 static void read_output(run_reader *r)
@@ -147,6 +148,8 @@ static void read_run(run_reader *r)
     int device = LOOM_CPU;
 
     read_model(r);
+    if (loom_reader_problems(r->reader) == 0)
+        r->model = &r->run->model;
     read_path(r, r->root, "", "init", r->run->init);
     read_data(r);
     read_train(r);
