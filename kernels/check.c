@@ -519,3 +519,145 @@ loom_status loom_check_adamw(const loom_adamw_args *a)
 fail:
     return status;
 }
+
+/* --- mixture of experts --- */
+
+static loom_status check_rule(const char *operation, const loom_router_rule *r)
+{
+    loom_status status;
+
+    SIZES(operation, "experts, top_k, groups, groups_kept", r->experts, r->top_k, r->groups, r->groups_kept);
+    if (r->experts < 1 || r->experts > LOOM_ROUTER_EXPERTS_MAX)
+        return loom_fail(LOOM_E_INVALID, "%s: experts=%" PRId64 "; 1 to %d", operation, r->experts, LOOM_ROUTER_EXPERTS_MAX);
+    if (r->top_k < 1 || r->top_k > r->experts || r->top_k > LOOM_ROUTER_CHOICES_MAX)
+        return loom_fail(LOOM_E_INVALID, "%s: top_k=%" PRId64 " of %" PRId64 " experts; 1 to %" PRId64, operation, r->top_k, r->experts,
+                         r->experts < LOOM_ROUTER_CHOICES_MAX ? r->experts : LOOM_ROUTER_CHOICES_MAX);
+    if (r->groups > 1 && r->experts % r->groups != 0)
+        return loom_fail(LOOM_E_INVALID, "%s: %" PRId64 " groups do not divide %" PRId64 " experts", operation, r->groups, r->experts);
+    if (r->groups > 1 && (r->groups_kept < 1 || r->groups_kept > r->groups || r->groups_kept * (r->experts / r->groups) < r->top_k))
+        return loom_fail(LOOM_E_INVALID, "%s: %" PRId64 " of %" PRId64 " groups kept, of %" PRId64 " experts each, leave no %" PRId64 " to choose", operation,
+                         r->groups_kept, r->groups, r->experts / r->groups, r->top_k);
+    return LOOM_OK;
+fail:
+    return status;
+}
+
+loom_status loom_check_router(const loom_router_args *a)
+{
+    loom_status status;
+
+    LOOM_TRY(check_rule("router", &a->rule));
+    SIZES("router", "tokens", a->tokens);
+    BUFFERS("router", "score_TE, weight_TK, expert_TK, logit_TE", a->tokens, a->score_TE, a->weight_TK, a->expert_TK, a->logit_TE);
+    return LOOM_OK;
+fail:
+    return status;
+}
+
+loom_status loom_check_router_count(const loom_router_count_args *a)
+{
+    loom_status status;
+
+    SIZES("router_count", "tokens, experts, top_k, segment", a->tokens, a->experts, a->top_k, a->segment);
+    BUFFERS("router_count", "assigned_NE", a->experts, a->assigned_NE);
+    BUFFERS("router_count", "expert_TK", a->tokens && a->top_k, a->expert_TK);
+    BUFFERS("router_count with scores", "score_sum_NE", a->score_TE && a->experts, a->score_sum_NE);
+    return LOOM_OK;
+fail:
+    return status;
+}
+
+loom_status loom_check_router_balance(const loom_router_balance_args *a)
+{
+    loom_status status;
+
+    SIZES("router_balance", "segments, experts, top_k, tokens", a->segments, a->experts, a->top_k, a->tokens);
+    BUFFERS("router_balance", "assigned_NE, score_sum_NE", a->segments && a->experts, a->assigned_NE, a->score_sum_NE);
+    if (a->segments > 0 && (a->top_k < 1 || a->tokens < 1))
+        return loom_fail(LOOM_E_INVALID, "router_balance: top_k=%" PRId64 ", tokens=%" PRId64 "; both are 1 or more", a->top_k, a->tokens);
+    return LOOM_OK;
+fail:
+    return status;
+}
+
+loom_status loom_check_router_backward(const loom_router_backward_args *a)
+{
+    loom_status status;
+
+    LOOM_TRY(check_rule("router_backward", &a->rule));
+    SIZES("router_backward", "tokens, segment", a->tokens, a->segment);
+    BUFFERS("router_backward", "dlogit_TE, score_TE", a->tokens, a->dlogit_TE, a->score_TE);
+    BUFFERS("router_backward with dweight", "expert_TK", a->tokens && a->dweight_TK, a->expert_TK);
+    BUFFERS("router_backward with z_slope", "logit_TE, lse_T", a->tokens && a->z_slope != 0, a->logit_TE, a->lse_T);
+    return LOOM_OK;
+fail:
+    return status;
+}
+
+loom_status loom_check_sort_assignments(const loom_sort_assignments_args *a)
+{
+    loom_status status;
+
+    SIZES("sort_assignments", "assignments, first, experts", a->assignments, a->first, a->experts);
+    BUFFERS("sort_assignments", "offset_E1", true, a->offset_E1);
+    BUFFERS("sort_assignments", "order_R, position_A, expert_A", a->assignments, a->order_R, a->position_A, a->expert_A);
+    if (a->assignments > INT32_MAX)
+        return loom_fail(LOOM_E_INVALID, "sort_assignments: %" PRId64 " assignments; their numbers are 32 bits, so %d at most", a->assignments, INT32_MAX);
+    return LOOM_OK;
+fail:
+    return status;
+}
+
+loom_status loom_check_gather_rows(const loom_gather_rows_args *a)
+{
+    loom_status status;
+
+    SIZES("gather_rows", "rows, hidden, divide", a->rows, a->hidden, a->divide);
+    BUFFERS("gather_rows", "y_RD, row_R", a->rows && a->hidden, a->y_RD, a->row_R);
+    return LOOM_OK;
+fail:
+    return status;
+}
+
+loom_status loom_check_combine_rows(const loom_combine_rows_args *a)
+{
+    loom_status status;
+
+    SIZES("combine_rows", "tokens, top_k, hidden", a->tokens, a->top_k, a->hidden);
+    BUFFERS("combine_rows", "y_TD", a->tokens && a->hidden, a->y_TD);
+    BUFFERS("combine_rows", "position_TK", a->tokens && a->hidden && a->top_k, a->position_TK);
+    return LOOM_OK;
+fail:
+    return status;
+}
+
+loom_status loom_check_combine_weights_backward(const loom_combine_weights_backward_args *a)
+{
+    loom_status status;
+
+    SIZES("combine_weights_backward", "tokens, top_k, hidden", a->tokens, a->top_k, a->hidden);
+    BUFFERS("combine_weights_backward", "dweight_TK, position_TK", a->tokens && a->top_k, a->dweight_TK, a->position_TK);
+    BUFFERS("combine_weights_backward", "dy_TD", a->tokens && a->top_k && a->hidden, a->dy_TD);
+    return LOOM_OK;
+fail:
+    return status;
+}
+
+loom_status loom_check_grouped_gemm(const loom_grouped_gemm_args *a)
+{
+    loom_status status;
+
+    SIZES("grouped_gemm", "groups, m, n, k", a->groups, a->m, a->n, a->k);
+    BUFFERS("grouped_gemm", "offset_G1", a->groups, a->offset_G1);
+    STRIDE("grouped_gemm", "lda", a->lda, a->ragged_k ? a->m : a->k);
+    STRIDE("grouped_gemm", "ldb", a->ldb, a->transpose_b ? a->k : a->n);
+    STRIDE("grouped_gemm", "ldc", a->ldc, a->n);
+    if (a->ragged_k && a->transpose_b)
+        return loom_fail(LOOM_E_INVALID, "grouped_gemm: transpose_b has no meaning with ragged_k, where B is rows of tokens");
+    if (a->ragged_k && a->groups > 1 && a->stride_c < (a->ldc ? a->ldc : a->n) * (a->m - 1) + a->n)
+        return loom_fail(LOOM_E_INVALID, "grouped_gemm: stride_c=%" PRId64 " would let the %" PRId64 " results overlap; each is %" PRId64 " x %" PRId64,
+                         a->stride_c, a->groups, a->m, a->n);
+    return LOOM_OK;
+fail:
+    return status;
+}

@@ -341,6 +341,118 @@ typedef struct loom_adamw_args {
     double correction1, correction2;
 } loom_adamw_args;
 
+/* --- mixture of experts -------------------------------------------------------------------------------------------------------------
+ * Letters: E experts, K choices of a token here, A = T * K assignments (token major: assignment a is choice a % K of token a / K), R rows sorted
+ * by expert, N balance segments. One layer forward, on one rank:
+ *   gemm            logits = x Wr'
+ *   router          scores, and of each token K experts and their weights
+ *   sort_assignments  which assignment comes to which row, rows of one expert together
+ *   gather_rows     x of each row (divide = K)
+ *   grouped_gemm    each expert's matrix on its rows; swiglu; grouped_gemm
+ *   combine_rows    weighted sum of each token's rows
+ * Backward: gather_rows with the weights (rows' gradient), combine_weights_backward, grouped_gemm (ragged_k for the experts' weights), combine_rows
+ * without weights (dx), router_backward, gemm. */
+enum { LOOM_ROUTER_EXPERTS_MAX = 1024, LOOM_ROUTER_CHOICES_MAX = 64 };
+
+/* How tokens choose; the same in forward and backward. */
+typedef struct loom_router_rule {
+    int64_t experts, top_k;
+    int64_t groups, groups_kept; /* group-limited: only the groups_kept groups whose two best (score + bias) sum highest; 0 or 1, 1: no groups */
+    bool sigmoid;                /* score = sigmoid(logit), else softmax over all experts */
+    bool normalise;              /* kept scores divided by their sum */
+    float route_scale;           /* of the weights; 0: 1 */
+} loom_router_rule;
+
+/* Best first, the lowest index of equals. `bias` shifts the choice only, weights are the unbiased scores. */
+typedef struct loom_router_args {
+    float *score_TE, *weight_TK, *lse_T; /* lse: log sum exp of the logits, for the z-loss; NULL: not wanted */
+    int32_t *expert_TK;
+    const float *logit_TE, *bias_E; /* bias NULL: none */
+    int64_t tokens;
+    loom_router_rule rule;
+} loom_router_args;
+
+/* Over each segment of `segment` tokens (0: all): how many assignments each expert has, and the sum of its scores; in token order. `share`: scores
+ * are first divided by the token's sum of all scores. Where a segment is split over ranks, these are what to all_reduce. */
+typedef struct loom_router_count_args {
+    float *assigned_NE, *score_sum_NE;
+    const int32_t *expert_TK; /* outside [0, experts): not counted */
+    const float *score_TE;    /* NULL: only the counts */
+    int64_t tokens, experts, top_k, segment;
+    bool share;
+} loom_router_count_args;
+
+/* loss = coefficient * mean over segments of E/K sum_e (assigned_e / tokens) (score_sum_e / tokens), and how it changes with one token's score.
+ * tokens: of one segment, globally. The "switch" loss takes one segment a micro-batch; the "sequence" one takes each sequence, with `share` above. */
+typedef struct loom_router_balance_args {
+    double *loss;     /* NULL: not wanted */
+    float *slope_NE;  /* NULL: not wanted */
+    const float *assigned_NE, *score_sum_NE;
+    int64_t segments, experts, top_k, tokens;
+    double coefficient;
+} loom_router_balance_args;
+
+/* dlogit from the weights' gradient, the balance loss (slope, with the same segment and share) and the z-loss (z_slope * lse * softmax, with
+ * z_slope = 2 coefficient / tokens for the mean of lse^2). */
+typedef struct loom_router_backward_args {
+    float *dlogit_TE;
+    const float *dweight_TK; /* NULL: none */
+    const float *score_TE;
+    const int32_t *expert_TK; /* as router wrote them, dropped or not: a dropped one has dweight 0 */
+    const float *slope_NE;    /* NULL: no balance loss */
+    const float *logit_TE, *lse_T; /* with z_slope */
+    int64_t tokens, segment;
+    bool share;
+    float z_slope;
+    loom_router_rule rule;
+} loom_router_backward_args;
+
+/* Stable sort of assignments by expert. Experts first .. first + experts - 1 take part; other values (a dropped one is -1) get no row. */
+typedef struct loom_sort_assignments_args {
+    int32_t *order_R;    /* [assignments] the assignment of each row; -1 behind the last */
+    int32_t *position_A; /* the row of each assignment, or -1 */
+    int32_t *offset_E1;  /* [experts + 1] first row of each expert, and the count of all rows */
+    const int32_t *expert_A;
+    int64_t assignments, first, experts;
+} loom_sort_assignments_args;
+
+/* y[i] = x[row[i] / divide], times weight[row[i]] if given; zeros where row is negative. */
+typedef struct loom_gather_rows_args {
+    float *y_RD;
+    const float *x_TD, *weight_A;
+    const int32_t *row_R;
+    int64_t rows, hidden, divide; /* divide 0: 1 */
+} loom_gather_rows_args;
+
+/* y[t] = sum over j of weight[t, j] x[position[t, j]], in the order of j; negative positions take no part. */
+typedef struct loom_combine_rows_args {
+    float *y_TD;
+    const float *x_RD, *weight_TK; /* weight NULL: 1 */
+    const int32_t *position_TK;
+    int64_t tokens, top_k, hidden;
+    bool accumulate; /* y += … */
+} loom_combine_rows_args;
+
+/* dweight[t, j] = sum(dy[t] x[position[t, j]]); 0 where the position is negative. */
+typedef struct loom_combine_weights_backward_args {
+    float *dweight_TK;
+    const float *dy_TD, *x_RD;
+    const int32_t *position_TK;
+    int64_t tokens, top_k, hidden;
+} loom_combine_weights_backward_args;
+
+/* A product per group of rows; group g has rows offset[g] .. offset[g + 1] - 1, any number of them.
+ *   ragged_k false:  C[rows, n] = A[rows, k] op(B_g)       forward and input gradient; B_g is stride_b * g further
+ *   ragged_k true:   C_g [m, n] = A[rows, m]' B[rows, n]   weight gradient; C_g is stride_c * g further */
+typedef struct loom_grouped_gemm_args {
+    float *c;
+    const float *a, *b;
+    const int32_t *offset_G1; /* [groups + 1], ascending */
+    int64_t groups, m, n, k;  /* m with ragged_k only, k without only */
+    int64_t lda, ldb, ldc, stride_b, stride_c;
+    bool ragged_k, transpose_b /* without ragged_k only: B_g is stored [n, k] */, accumulate;
+} loom_grouped_gemm_args;
+
 /* --- the table -------------------------------------------------------------------------------------------------------------------- */
 
 /* Every operation once: X(name of the entry, its arguments). */
@@ -378,7 +490,16 @@ typedef struct loom_adamw_args {
     X(xent_gradient, loom_xent_gradient_args)                                                                                              \
     X(xent, loom_xent_args)                                                                                                                \
     X(argmax, loom_argmax_args)                                                                                                            \
-    X(adamw, loom_adamw_args)
+    X(adamw, loom_adamw_args)                                                                                                              \
+    X(router, loom_router_args)                                                                                                            \
+    X(router_count, loom_router_count_args)                                                                                                \
+    X(router_balance, loom_router_balance_args)                                                                                            \
+    X(router_backward, loom_router_backward_args)                                                                                          \
+    X(sort_assignments, loom_sort_assignments_args)                                                                                        \
+    X(gather_rows, loom_gather_rows_args)                                                                                                  \
+    X(combine_rows, loom_combine_rows_args)                                                                                                \
+    X(combine_weights_backward, loom_combine_weights_backward_args)                                                                        \
+    X(grouped_gemm, loom_grouped_gemm_args)
 
 #define LOOM_KERNEL_TYPE(name, args) typedef loom_status loom_##name##_fn(loom_kernels *kernels, const args *arguments, loom_stream *stream);
 LOOM_KERNEL_LIST(LOOM_KERNEL_TYPE)

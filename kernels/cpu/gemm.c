@@ -1,81 +1,8 @@
 /* Our own matrix product: blocks of B and A are packed into strips, tiles run over them. Used where no library is there, and wherever bits must
  * not depend on how rows or columns were split: an element of C is the same chain of additions whatever M and N are around it. */
-#include "kernels/cpu/isa.h"
-#include "kernels/cpu/panel.h"
-#include "kernels/cpu/tile.h"
+#include "kernels/cpu/product.h"
 
-/* k and columns of the packed part of B (2 MiB, in the last cache), rows of the packed part of A (in the second). */
-enum { K_BLOCK = 256, COLUMN_BLOCK = 2048, ROW_BLOCK = 10 * TILE_ROWS, PACKED_A = ROW_BLOCK * K_BLOCK + 16 };
-
-typedef struct block_product {
-    const loom_gemm_args *a;
-    const float *a_matrix, *b_matrix;
-    float *c_matrix;
-    int64_t lda, ldb, ldc;
-    int64_t k_from, k_count, n_from, n_count;
-    int64_t column_groups, strips_per_group; /* a task: one row block times one group of strips of B */
-    float *packed_b, *packed_a;              /* packed_a: one a thread */
-} block_product;
-
-/* Strip s of B: [k_count][TILE_COLS]; nobody reads beyond the last column. */
-static void pack_b_strips(const void *context, int64_t from, int64_t to)
-{
-    const block_product *p = context;
-
-    for (int64_t s = from; s < to; s++) {
-        float *strip = p->packed_b + s * p->k_count * TILE_COLS;
-        int64_t column = p->n_from + s * TILE_COLS, left = p->n_from + p->n_count - column;
-        int64_t cols = left < TILE_COLS ? left : TILE_COLS;
-
-        if (p->a->transpose_b)
-            transpose_panel(strip, TILE_COLS, p->b_matrix + column * p->ldb + p->k_from, p->ldb, cols, p->k_count, 1);
-        else
-            copy_panel(strip, TILE_COLS, p->b_matrix + p->k_from * p->ldb + column, p->ldb, p->k_count, cols, 1);
-    }
-}
-
-/* Rows of A as strips [k_count][TILE_ROWS], vector by vector: a store reaches into the place of the next k, which is written after it. A last strip
- * of fewer rows leaves the rest of its lines undefined. */
-static void pack_a_strip(float *packed, const float *a, int64_t lda, int64_t rows, int64_t k_count, bool transposed)
-{
-    if (transposed)
-        for (int64_t k = 0; k < k_count; k++)
-            vf_store(packed + k * TILE_ROWS, vf_get(a + k * lda, (int)rows < LANES ? (int)rows : LANES));
-    else
-        transpose_lanes(packed, TILE_ROWS, a, lda, rows, k_count, 1);
-}
-
-static void pack_a(const block_product *p, int64_t row, int64_t rows, float *packed)
-{
-    bool transposed = p->a->transpose_a;
-    const float *a = p->a_matrix + (transposed ? p->k_from * p->lda + row : row * p->lda + p->k_from);
-
-    for (int64_t s = 0; s < rows; s += TILE_ROWS, packed += p->k_count * TILE_ROWS)
-        pack_a_strip(packed, a + s * (transposed ? 1 : p->lda), p->lda, rows - s < TILE_ROWS ? rows - s : TILE_ROWS, p->k_count, transposed);
-}
-
-static void strip_product(const block_product *p, const float *packed_a, int64_t row, int64_t rows, int64_t strip)
-{
-    int64_t column = p->n_from + strip * TILE_COLS, left = p->n_from + p->n_count - column;
-    bool first = p->k_from == 0;
-    tile_operands o = {
-        .a_row = 1,
-        .a_step = TILE_ROWS,
-        .b = p->packed_b + strip * p->k_count * TILE_COLS,
-        .ldb = TILE_COLS,
-        .ldc = p->ldc,
-        .k = p->k_count,
-        .bias = first && p->a->bias_N ? p->a->bias_N + column : NULL,
-        .add = !first || p->a->accumulate,
-    };
-
-    for (int64_t i = 0; i < rows; i += TILE_ROWS) {
-        o.a = packed_a + i * p->k_count;
-        o.c = p->c_matrix + (row + i) * p->ldc + column;
-        tile_product(o, rows - i < TILE_ROWS ? rows - i : TILE_ROWS, left < TILE_COLS ? left : TILE_COLS);
-    }
-}
-
+/* A task: one row block times one group of strips of B. */
 static void block_task(const void *context, int64_t task, int thread)
 {
     const block_product *p = context;
@@ -113,7 +40,7 @@ static void empty_sum(const loom_gemm_args *a, float *c, int64_t ldc)
 
 loom_status ISA(gemm)(loom_cpu *cpu, const loom_gemm_args *a)
 {
-    const int64_t k_blocks = (a->k + K_BLOCK - 1) / K_BLOCK, k_block = k_blocks ? (a->k + k_blocks - 1) / k_blocks : 0; /* alike: no short last one */
+    const int64_t k_block = k_block_of(a->k);
     int64_t packed_b = K_BLOCK * (a->n < COLUMN_BLOCK ? (a->n + TILE_COLS - 1) / TILE_COLS * TILE_COLS : COLUMN_BLOCK);
     void *workspace;
     loom_status status = loom_cpu_workspace(cpu, (size_t)(packed_b + cpu->threads * PACKED_A) * sizeof(float), &workspace);
