@@ -18,6 +18,7 @@
 #include <rankloom/comm.h>
 #include <rankloom/mesh.h>
 #include <rankloom/tp.h>
+#include <rankloom/cp.h>
 #include <rankloom/pp.h>
 #include <rankloom/dp.h>
 #include <rankloom/safetensors.h>
