@@ -13,7 +13,7 @@ static const unit byte_units[] = {
     {"B", 1},      {"kB", 1e3},     {"KB", 1e3},     {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12},        {"KiB", 0x1p10},    {"MiB", 0x1p20},
     {"GiB", 0x1p30}, {"TiB", 0x1p40}, {"Mb", 1e6 / 8}, {"Gb", 1e9 / 8}, {"Tb", 1e12 / 8}, {"Mbit", 1e6 / 8}, {"Gbit", 1e9 / 8}, {NULL, 0},
 };
-static const unit second_units[] = {{"s", 1}, {"ms", 1e-3}, {"us", 1e-6}, {"ns", 1e-9}, {NULL, 0}};
+static const unit second_units[] = {{"s", 1}, {"ms", 1e-3}, {"us", 1e-6}, {"ns", 1e-9}, {"min", 60}, {"h", 3600}, {"d", 86400}, {NULL, 0}};
 
 /* Number and unit; what stands behind the unit has to be `tail`. */
 static bool read(const char *text, const unit *units, const char *tail, double *value)
@@ -48,5 +48,5 @@ loom_status loom_quantity_seconds(const char *text, double *seconds)
 {
     if (read(text, second_units, "", seconds))
         return LOOM_OK;
-    return loom_fail(LOOM_E_INVALID, "%s is no time; 5.32s, 20ms and 5us are", text);
+    return loom_fail(LOOM_E_INVALID, "%s is no time; 5.32s, 20ms, 15min and 54d are", text);
 }

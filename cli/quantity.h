@@ -6,7 +6,7 @@
 
 /* B, kB, MB, GB, TB (1000) and KiB, MiB, GiB, TiB (1024); `per_second` wants "/s" behind, Gbit/s and Gb/s count bits. */
 loom_status loom_quantity_bytes(const char *text, bool per_second, double *bytes);
-/* s, ms, us, ns. */
+/* s, ms, us, ns, min, h, d. */
 loom_status loom_quantity_seconds(const char *text, double *seconds);
 
 #endif

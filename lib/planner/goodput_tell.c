@@ -1,0 +1,88 @@
+/* Goodput in words. */
+#include <rankloom/goodput.h>
+
+#include <math.h>
+
+#include "core/text.h"
+
+/* A time in the unit that people use for it: 2.75 h, 12.3 min, 40 s, 54 d. */
+static void add_time(loom_text *out, double seconds)
+{
+    if (seconds >= 4 * 86400)
+        loom_text_add(out, "%.4g d", seconds / 86400);
+    else if (seconds >= 2 * 3600)
+        loom_text_add(out, "%.4g h", seconds / 3600);
+    else if (seconds >= 120)
+        loom_text_add(out, "%.4g min", seconds / 60);
+    else
+        loom_text_add(out, "%.4g s", seconds);
+}
+
+static void add_row(loom_text *out, const char *name, double seconds, const char *formula)
+{
+    loom_text_add(out, "  %-22s ", name);
+    add_time(out, seconds);
+    loom_text_add(out, "%s%s\n", *formula ? "   " : "", formula);
+}
+
+static void add_records(loom_text *out, double device_hours)
+{
+    loom_failure_record r;
+
+    loom_text_add(out, "beside what was published, at this rate:\n");
+    for (int i = 0; loom_failure_record_at(i, &r); i++)
+        loom_text_add(out, "  %-6s %s; this rate gives %.4g (their own: one in %.0f device-hours; %s)\n", r.name, r.what, r.devices * r.hours / device_hours,
+                      loom_failure_device_hours(&r), r.source);
+}
+
+static void add_split(loom_text *out, const loom_goodput_split *s)
+{
+    loom_text_add(out, "  goodput                %.2f %% = T / (M e^(R/M) (e^((T+d)/M) - 1)); checkpoints %.2f %%, work done twice %.2f %%, restarts %.2f %%\n",
+                  100 * s->useful, 100 * s->checkpoint, 100 * s->rework, 100 * s->restart);
+}
+
+static void add_money(loom_text *out, const char *name, double days, double cost, double useful_price)
+{
+    if (isfinite(days))
+        loom_text_add(out, "  %-22s %.4g days = tokens / (tokens/s * goodput)\n", name, days);
+    if (isfinite(cost))
+        loom_text_add(out, "  cost                   %.6g = devices * hours * price\n", cost);
+    if (isfinite(useful_price))
+        loom_text_add(out, "  a useful device-hour   %.4g = price / goodput\n", useful_price);
+}
+
+static void add_spot(loom_text *out, const loom_goodput_request *r, const loom_goodput *g)
+{
+    loom_text_add(out, "spot: %.4g reclaims an hour of all devices; %s\n", r->devices * r->reclaims_per_hour,
+                  g->spot_graceful ? "the notice is long enough for a checkpoint, so no work is lost"
+                                   : "the notice is too short for a checkpoint, so a reclaim is a failure");
+    loom_text_add(out, "  goodput                %.2f %%\n", 100 * g->spot.useful);
+    add_money(out, "days", g->spot_days, g->spot_cost, g->spot_useful_price);
+    if (isfinite(g->spot_break_even))
+        loom_text_add(out, "  worth it below         %.4g a device-hour%s\n", g->spot_break_even,
+                      r->spot_price <= 0 ? "" : r->spot_price < g->spot_break_even ? ": spot is cheaper" : ": reserved is cheaper");
+}
+
+loom_status loom_goodput_describe(const loom_goodput_request *r, const loom_goodput *g, char **text)
+{
+    loom_text out = {0};
+    int node = r->node_devices > 0 ? r->node_devices : 8;
+
+    loom_text_add(&out, "%d devices, one failure in %.0f device-hours (%s)\n", r->devices, g->device_hours, g->origin);
+    add_row(&out, "between failures M", g->run.mtbf_s, "= device-hours / devices");
+    loom_text_add(&out, "checkpoint interval T, for a checkpoint of d = %g s and a restart of R = %g s%s\n", r->checkpoint_s > 0 ? r->checkpoint_s : 40,
+                  r->restart_s > 0 ? r->restart_s : 600, r->checkpoint_s > 0 && r->restart_s > 0 ? "" : " (defaults: BLOOM's 40 s, MegaScale's 10 min)");
+    add_row(&out, "Young", g->run.young_s, "= sqrt(2 d M)");
+    add_row(&out, "Daly", g->run.daly_s, "= sqrt(2 d M) (1 + sqrt(d/2M)/3 + d/18M) - d");
+    add_row(&out, "exact", g->run.exact_s, "= x M with (1 - x) e^x = e^(-d/M)");
+    add_row(&out, "used", g->run.interval_s, r->interval_s > 0 ? "(given)" : "(exact)");
+    add_split(&out, &g->run);
+    loom_text_add(&out, "  to first order         %.2f %% = 1 - d/T - T/2M - R/M\n", 100 * g->first_order);
+    loom_text_add(&out, "  spares                 %d nodes of %d; %.3g are away on average (Poisson, risk %g)\n", g->spares, node, g->nodes_down,
+                  r->spare_risk > 0 ? r->spare_risk : 0.01);
+    add_money(&out, "days", g->days, g->cost, g->useful_price);
+    if (g->has_spot)
+        add_spot(&out, r, g);
+    add_records(&out, g->device_hours);
+    return loom_text_take(&out, text);
+}

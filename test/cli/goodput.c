@@ -1,0 +1,285 @@
+/* What failures cost: figures to the digit, laws, a second method (failures drawn one by one), published records. */
+#include <rankloom/goodput.h>
+
+#include "near.h"
+
+
+static loom_goodput goodput_of(loom_goodput_request request)
+{
+    loom_goodput goodput;
+
+    assert_ok(loom_goodput_of(&request, &goodput));
+    return goodput;
+}
+
+static void thousand_devices_fail_every_44_hours_and_sixteen_thousand_every_2_75(void **state)
+{
+    assert_near(goodput_of((loom_goodput_request){.devices = 1000, .device_hours = 44000}).run.mtbf_s, 44 * 3600, 0);
+    assert_near(goodput_of((loom_goodput_request){.devices = 16000, .device_hours = 44000}).run.mtbf_s, 2.75 * 3600, 0);
+}
+
+/* 419 in 54 days on 16,384: one in 50,677 device-hours, every 3.09 hours; at 44,000 device-hours it would have been 482.6. */
+static void the_default_is_the_record_of_llama_3(void **state)
+{
+    loom_failure_record r;
+    loom_goodput g = goodput_of((loom_goodput_request){.devices = 16384});
+
+    assert_ok(loom_failure_record_find("llama3", &r));
+    assert_near(loom_failure_device_hours(&r), 16384.0 * 54 * 24 / 419, 1e-9);
+    assert_near(54 * 86400 / g.run.mtbf_s, 419, 1e-9);
+    assert_near(g.run.mtbf_s / 3600, 3.09, 0.005); /* as the table of published facts derives */
+    assert_near(r.devices * r.hours / 44000, 482.6, 0.05);
+    assert_string_equal(g.origin, r.what);
+    assert_refused(loom_failure_record_find("llama4", &r), LOOM_E_INVALID, "llama3, rsc1 and bloom");
+}
+
+/* Fields of the line that has both texts: gpus, days, value. */
+static void read_fact(const char *source, const char *category, double *gpus, double *days, double *value)
+{
+    char line[1024], *at;
+    FILE *file = fopen(test_data("reference/failures.csv"), "r");
+
+    assert_non_null(file);
+    while (fgets(line, sizeof line, file))
+        if (strncmp(line, source, strlen(source)) == 0 && (at = strstr(line, category))) {
+            char *quote = strstr(line, "\","); /* the system is quoted: "…, H100",gpus,days */
+            *gpus = strtod(quote + 2, &quote);
+            *days = strtod(quote + 1, NULL);
+            *value = strtod(at + strlen(category), NULL);
+            fclose(file);
+            return;
+        }
+    fclose(file);
+    fail_msg("%s has no %s", source, category);
+}
+
+static void records_are_those_of_the_table(void **state)
+{
+    loom_failure_record r;
+    double gpus, days, value;
+
+    assert_true(loom_failure_record_at(0, &r));
+    read_fact("Llama 3 paper", "\"unexpected, all\",", &gpus, &days, &value);
+    assert_near(r.devices, gpus, 0);
+    assert_near(r.hours, days * 24, 0);
+    assert_near(r.failures, value, 0);
+    assert_true(loom_failure_record_at(1, &r));
+    read_fact("Meta RSC", "failures per 1000 node-days,", &gpus, &days, &value);
+    assert_near(r.failures, value, 0);
+    assert_near(r.devices * r.hours, 8 * 1000 * 24, 0);
+    assert_true(loom_failure_record_at(2, &r));
+    read_fact("BLOOM", "GPU failures,about ", &gpus, &days, &value);
+    assert_near(r.devices, gpus, 0);
+    assert_near(r.failures * 7 * 24 / r.hours, value, 0);
+    assert_false(loom_failure_record_at(3, &r));
+}
+
+static void young_daly_and_the_exact_interval_agree_for_short_checkpoints(void **state)
+{
+    for (double mtbf = 3600; mtbf < 1e7; mtbf *= 3) {
+        double d = mtbf * 1e-5, young = loom_interval_young(mtbf, d), exact = loom_interval_exact(mtbf, d);
+        assert_near(young, sqrt(2 * d * mtbf), 1e-9 * young);
+        assert_near(loom_interval_daly(mtbf, d), exact, 1e-5 * exact);
+        assert_near(young, exact, 0.01 * exact);
+    }
+}
+
+static void no_interval_beats_the_exact_one(void **state)
+{
+    static const double shares[] = {1e-6, 1e-4, 1e-2, 0.3, 3};
+
+    for (size_t i = 0; i < sizeof shares / sizeof *shares; i++) {
+        double mtbf = 10000, d = mtbf * shares[i], best = loom_interval_exact(mtbf, d), top = loom_goodput_share(mtbf, best, d, 60);
+        double x = best / mtbf;
+        assert_near((1 - x) * exp(x), exp(-d / mtbf), 1e-12);
+        for (double factor = 0.25; factor < 4; factor *= 1.05)
+            assert_true(loom_goodput_share(mtbf, best * factor, d, 60) <= top * (1 + 1e-12));
+    }
+}
+
+static double draw(uint64_t *seed, double mean)
+{
+    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
+    return -mean * log(((double)(*seed >> 11) + 0.5) * 0x1p-53);
+}
+
+/* The second method: failures drawn one by one, pieces of work done again, restarts that fail too. */
+static void drawn_failures_give_the_same_goodput(void **state)
+{
+    enum { PIECES = 400000 };
+    const double mtbf = 5000, d = 60, restart = 700, interval = 800;
+    uint64_t seed = 7;
+    double now = 0, failure = draw(&seed, mtbf);
+
+    for (int piece = 0; piece < PIECES;) {
+        if (now + interval + d <= failure) {
+            now += interval + d;
+            piece++;
+            continue;
+        }
+        do { /* the failure, and those during its restart */
+            now = failure;
+            failure = now + draw(&seed, mtbf);
+        } while (failure < now + restart);
+        now += restart;
+    }
+    /* a piece fails at most every so often: the mean of 400,000 is good to about 0.2 % */
+    assert_near(PIECES * interval / now, loom_goodput_share(mtbf, interval, d, restart), 0.002);
+}
+
+static void shares_sum_to_one_and_first_order_is_near(void **state)
+{
+    loom_goodput g = goodput_of((loom_goodput_request){.devices = 1024, .checkpoint_s = 30, .write_s = 60, .restart_s = 300});
+
+    assert_near(g.run.useful + g.run.checkpoint + g.run.rework + g.run.restart, 1, 1e-12);
+    assert_near(g.run.useful, g.first_order, 0.001);
+    assert_true(g.run.rework > 0 && g.run.restart > 0);
+}
+
+static void spares_cover_the_poisson_tail(void **state)
+{
+    assert_int_equal(loom_spares(0, 0.01), 0);
+    /* mean 1: P(X > 3) = 1 - 2.6667/e = 0.01899, P(X > 4) = 0.00366 */
+    assert_int_equal(loom_spares(1, 0.02), 3);
+    assert_int_equal(loom_spares(1, 0.01), 4);
+    int many = loom_spares(2000, 0.01); /* near the normal law: 2000 + 2.326 * sqrt(2000) = 2104 */
+    assert_in_range(many, 2102, 2108);
+}
+
+static void a_plan_that_outlasts_its_reservation_is_refused(void **state)
+{
+    loom_goodput_request r = {.devices = 16384, .tokens = 15e12, .tokens_per_s = 3.4e6, .reserved_s = 54 * 86400};
+    loom_goodput g;
+    int devices;
+
+    assert_refused(loom_goodput_of(&r, &g), LOOM_E_INVALID, "take 58.7 days", "ends after 54.0", "tokens fit", "devices as fast each would do");
+    assert_int_equal(sscanf(strstr(loom_last_error(), ", or ") + 5, "%d", &devices), 1);
+    r.tokens_per_s *= devices / 16384.0;
+    r.devices = devices;
+    g = goodput_of(r); /* what the message names works … */
+    r.devices -= 400;
+    r.tokens_per_s *= (devices - 400.0) / devices;
+    assert_int_equal(loom_goodput_of(&r, &g), LOOM_E_INVALID); /* … and clearly fewer do not */
+}
+
+static void days_and_money_follow_from_the_share(void **state)
+{
+    loom_goodput g = goodput_of((loom_goodput_request){.devices = 64, .tokens = 1e12, .tokens_per_s = 5e5, .price = 2});
+
+    assert_near(g.days, 1e12 / 5e5 / 86400 / g.run.useful, 1e-9);
+    assert_near(g.cost, g.days * 24 * 64 * 2, 1e-6);
+}
+
+static void notice_makes_a_reclaim_cheaper_and_break_even_is_where_both_cost_the_same(void **state)
+{
+    loom_goodput_request r = {.devices = 64, .tokens = 1e12, .tokens_per_s = 5e5, .price = 2, .spot_price = 1, .reclaims_per_hour = 0.005, .notice_s = 120};
+    loom_goodput with = goodput_of(r), without, even;
+
+    r.notice_s = 10;
+    without = goodput_of(r);
+    assert_true(with.spot_graceful && !without.spot_graceful);
+    assert_true(with.spot.useful > without.spot.useful && with.spot.useful < with.run.useful);
+    assert_near(with.spot.useful + with.spot.checkpoint + with.spot.rework + with.spot.restart, 1, 1e-12);
+    r.spot_price = without.spot_break_even;
+    even = goodput_of(r);
+    assert_near(even.spot_cost, even.cost, 1e-9 * even.cost);
+    r.reclaims_per_hour = 0; /* never taken away: like reserved */
+    assert_near(goodput_of(r).spot.useful, even.run.useful, 1e-12);
+}
+
+static void what_cannot_be_is_refused(void **state)
+{
+    loom_goodput g;
+
+    assert_refused(loom_goodput_of(&(loom_goodput_request){0}, &g), LOOM_E_INVALID, "0 devices");
+    assert_refused(loom_goodput_of(&(loom_goodput_request){.devices = 8, .restart_s = -1}, &g), LOOM_E_INVALID, "restart = -1");
+    assert_refused(loom_goodput_of(&(loom_goodput_request){.devices = 8, .tokens = 1e9}, &g), LOOM_E_INVALID, "without tokens a second");
+    assert_refused(loom_goodput_of(&(loom_goodput_request){.devices = 8, .price = NAN}, &g), LOOM_E_INVALID, "price");
+}
+
+/* --- calculator --------------------------------------------------------------------------------------------------------------- */
+
+static const loom_model gpt3 = {.name = "GPT-3", .layers = 96, .hidden = 12288, .heads = 96, .kv_heads = 96, .head_dim = 128, .ffn = 49152, .vocab = 51200,
+                                .seq = 2048, .norm = LOOM_LAYERNORM, .mlp = LOOM_GELU_TANH, .positions = LOOM_LEARNED, .tied_embeddings = true,
+                                .attention_bias = true, .output_bias = true, .mlp_bias = true};
+
+/* Narayanan 2021: 72 B s L h^2 (1 + s/6h + V/12Lh); a GPT-3 step of 1536 sequences is 3.386e18 flop without recompute. */
+static void flop_of_a_token_is_the_published_formula(void **state)
+{
+    double h = 12288, l = 96, s = 2048, v = 51200, want = 72 * l * h * h * (1 + s / (6 * h) + v / (12 * l * h));
+    char *text;
+    double whole, causal, tokens, seconds;
+
+    assert_near(loom_flop_per_token(&gpt3, 2048, false), want, 1e-9 * want);
+    assert_near(loom_flop_per_token(&gpt3, 2048, false) * 1536 * 2048, 3.386e18, 0.0005e18);
+    loom_calculation c = {.model = &gpt3, .devices = 1024, .peak = 312e12, .tokens_per_s = 140000};
+    assert_ok(loom_calculate_mfu(&c, &whole, &causal, &text));
+    assert_near(whole, 140000 * want / (1024 * 312e12), 1e-12);
+    assert_true(causal < whole);
+    assert_non_null(strstr(text, "PaLM"));
+    loom_text_free(text);
+    /* there and back: the MFU of that speed gives the time of that speed, and the budget of that time gives the tokens */
+    loom_calculation back = {.model = &gpt3, .devices = 1024, .peak = 312e12, .mfu = whole, .tokens = 300e9};
+    assert_ok(loom_calculate_time(&back, &seconds, &text));
+    assert_near(seconds, 300e9 / 140000, 1e-6 * seconds);
+    loom_text_free(text);
+    back.seconds = seconds;
+    assert_ok(loom_calculate_tokens(&back, &tokens, &text));
+    assert_near(tokens, 300e9, 1e-6 * tokens);
+    loom_text_free(text);
+    back.money = 1; /* the tightest budget counts */
+    back.price = 2;
+    assert_ok(loom_calculate_tokens(&back, &tokens, &text));
+    assert_near(tokens, 1800 * 312e12 * whole / want, 1e-6 * tokens);
+    loom_text_free(text);
+}
+
+static void state_of_a_parameter_is_18_down_to_0_28_bytes(void **state)
+{
+    loom_calculation c = {.model = &gpt3, .devices = 64};
+    loom_param_counts counts;
+    double bytes[4];
+    static const double each[] = {18, 6.1875, 2.25, 0.28125};
+    char *text;
+
+    loom_model_count(&gpt3, &counts);
+    assert_ok(loom_calculate_memory(&c, bytes, &text));
+    for (int i = 0; i < 4; i++)
+        assert_near(bytes[i] / (double)counts.total, each[i], 1e-9);
+    loom_text_free(text);
+}
+
+static void calculations_name_what_they_lack(void **state)
+{
+    loom_calculation c = {.model = &gpt3};
+    double value, other;
+    char *text;
+
+    assert_refused(loom_calculate_mfu(&c, &value, &other, &text), LOOM_E_INVALID, "tokens a second");
+    assert_refused(loom_calculate_time(&c, &value, &text), LOOM_E_INVALID, "token count");
+    assert_refused(loom_calculate_tokens(&c, &value, &text), LOOM_E_INVALID, "mfu");
+    c.mfu = 0.4, c.peak = 1e15;
+    assert_refused(loom_calculate_tokens(&c, &value, &text), LOOM_E_INVALID, "budget");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(thousand_devices_fail_every_44_hours_and_sixteen_thousand_every_2_75),
+        cmocka_unit_test(the_default_is_the_record_of_llama_3),
+        cmocka_unit_test(records_are_those_of_the_table),
+        cmocka_unit_test(young_daly_and_the_exact_interval_agree_for_short_checkpoints),
+        cmocka_unit_test(no_interval_beats_the_exact_one),
+        cmocka_unit_test(drawn_failures_give_the_same_goodput),
+        cmocka_unit_test(shares_sum_to_one_and_first_order_is_near),
+        cmocka_unit_test(spares_cover_the_poisson_tail),
+        cmocka_unit_test(a_plan_that_outlasts_its_reservation_is_refused),
+        cmocka_unit_test(days_and_money_follow_from_the_share),
+        cmocka_unit_test(notice_makes_a_reclaim_cheaper_and_break_even_is_where_both_cost_the_same),
+        cmocka_unit_test(what_cannot_be_is_refused),
+        cmocka_unit_test(flop_of_a_token_is_the_published_formula),
+        cmocka_unit_test(state_of_a_parameter_is_18_down_to_0_28_bytes),
+        cmocka_unit_test(calculations_name_what_they_lack),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
