@@ -16,7 +16,8 @@ void gpt_shape_init(gpt_shape *s, const loom_model *model, loom_tp *tp, int64_t 
     s->tp = tp;
     s->sequences = sequences;
     s->seq = seq;
-    s->T = sequences * seq;
+    s->local_seq = seq / tp->mesh->layout.cp;
+    s->T = sequences * s->local_seq;
     s->Tl = loom_tp_local_tokens(tp, s->T);
     s->D = model->hidden;
     s->head_dim = model->head_dim;
@@ -196,6 +197,17 @@ void gpt_carve(gpt_carver *carver, float **buffer, int64_t count)
     carver->used += (count + 15) / 16 * 16; /* 64 bytes */
 }
 
+/* Whether backward needs q, k and v as the projection made them. */
+static bool keeps_qkv(const gpt_shape *s)
+{
+    return loom_cp_saved(s->cp) == 0;
+}
+
+static float *qkv_of(const gpt_shape *s, const gpt_workspace *w, const gpt_saved *saved)
+{
+    return keeps_qkv(s) ? saved->qkv : w->qkv;
+}
+
 void gpt_saved_carve(gpt_carver *carver, const gpt_shape *s, gpt_saved *saved)
 {
     int64_t means = s->model->norm == LOOM_LAYERNORM ? s->Tl : 0;
@@ -203,7 +215,8 @@ void gpt_saved_carve(gpt_carver *carver, const gpt_shape *s, gpt_saved *saved)
     gpt_carve(carver, &saved->mean1_T, means);
     gpt_carve(carver, &saved->rstd1_T, s->Tl);
     gpt_carve(carver, &saved->norm1_TD, s->Tl * s->D);
-    gpt_carve(carver, &saved->qkv, s->T * s->qkv_width);
+    gpt_carve(carver, &saved->qkv, keeps_qkv(s) ? s->T * s->qkv_width : 0);
+    gpt_carve(carver, &saved->exchanged, loom_cp_saved(s->cp));
     gpt_carve(carver, &saved->lse, s->T * s->heads);
     gpt_carve(carver, &saved->attention, s->T * s->q_width);
     gpt_carve(carver, &saved->mid_TD, s->Tl * s->D);
@@ -223,6 +236,7 @@ void gpt_workspace_carve(gpt_carver *carver, const gpt_shape *s, gpt_workspace *
     gpt_carve(carver, &w->branch_TlD, s->tp->sequence_parallel ? s->Tl * s->D : 0);
     if (!s->tp->sequence_parallel)
         w->branch_TlD = w->partial_TD; /* the sum over tp is taken in place */
+    gpt_carve(carver, &w->qkv, keeps_qkv(s) ? 0 : s->T * s->qkv_width);
     gpt_carve(carver, &w->d_qkv, s->T * s->qkv_width);
     gpt_carve(carver, &w->d_wide, s->T * (s->wide > s->q_width ? s->wide : s->q_width));
     gpt_carve(carver, &w->cos_SK, table);
@@ -231,23 +245,24 @@ void gpt_workspace_carve(gpt_carver *carver, const gpt_shape *s, gpt_workspace *
 
 /* --- forward ---------------------------------------------------------------------------------------------------------------------- */
 
-static loom_attention_args attention_call(const gpt_shape *s, const gpt_saved *saved)
+static loom_attention_args attention_call(const gpt_shape *s, const gpt_workspace *w, const gpt_saved *saved)
 {
     loom_bshk row = {.token = s->qkv_width};
+    const float *qkv = qkv_of(s, w, saved);
 
     return (loom_attention_args){.o_BSHK = saved->attention,
                                  .lse_BHS = saved->lse,
-                                 .q_BSHK = saved->qkv,
-                                 .k_BSGK = saved->qkv + s->q_width,
-                                 .v_BSGK = saved->qkv + s->q_width + s->kv_width,
+                                 .q_BSHK = qkv,
+                                 .k_BSGK = qkv + s->q_width,
+                                 .v_BSGK = qkv + s->q_width + s->kv_width,
                                  .q_at = row,
                                  .k_at = row,
                                  .v_at = row,
                                  .batch = s->sequences,
                                  .heads = s->heads,
                                  .kv_heads = s->kv_heads,
-                                 .q_seq = s->seq,
-                                 .k_seq = s->seq,
+                                 .q_seq = s->local_seq,
+                                 .k_seq = s->local_seq,
                                  .head_dim = s->head_dim,
                                  .mask = {.causal = true, .window = s->model->sliding_window}};
 }
@@ -270,7 +285,7 @@ static loom_status rotate(const gpt_shape *s, const gpt_workspace *w, float *qkv
                                      .y_token = s->qkv_width,
                                      .x_token = s->qkv_width,
                                      .positions = s->seq,
-                                     .seq = s->seq,
+                                     .rows_T = loom_cp_positions(s->cp),
                                      .inverse = inverse},
                    s->tp->compute);
 }
@@ -319,13 +334,14 @@ static loom_status activate(const gpt_shape *s, const gpt_saved *saved)
 
 loom_status gpt_block_forward(gpt_block *block, const gpt_shape *s, gpt_workspace *w, const gpt_saved *saved, const float *x, float *out)
 {
-    loom_attention_args attention = attention_call(s, saved);
+    loom_attention_args attention = attention_call(s, w, saved);
+    float *qkv = qkv_of(s, w, saved);
     loom_kernels *k = s->tp->kernels;
 
     TRY(gpt_norm_forward(&block->norm1, s, x, NULL, NULL, saved->norm1_TD, saved->mean1_T, saved->rstd1_T));
-    TRY(column_forward(block->qkv, block->n_qkv, s, w, saved->norm1_TD, saved->qkv));
-    TRY(rotate(s, w, saved->qkv, false));
-    TRY(k->attention(k, &attention, s->tp->compute));
+    TRY(column_forward(block->qkv, block->n_qkv, s, w, saved->norm1_TD, qkv));
+    TRY(rotate(s, w, qkv, false));
+    TRY(loom_cp_attention(s->cp, &attention, saved->exchanged));
     TRY(row_forward(&block->projection, s, w, saved->attention));
     TRY(gpt_norm_forward(&block->norm2, s, x, w->branch_TlD, saved->mid_TD, saved->norm2_TD, saved->mean2_T, saved->rstd2_T));
     TRY(column_forward(block->wide, block->n_wide, s, w, saved->norm2_TD, saved->wide));
@@ -393,9 +409,8 @@ static loom_status mlp_backward(gpt_block *block, const gpt_shape *s, gpt_worksp
 
 static loom_status attention_backward(gpt_block *block, const gpt_shape *s, gpt_workspace *w, const gpt_saved *saved, const float *x, float *d)
 {
-    loom_kernels *k = s->tp->kernels;
     loom_bshk row = {.token = s->qkv_width};
-    loom_attention_backward_args call = {.forward = attention_call(s, saved),
+    loom_attention_backward_args call = {.forward = attention_call(s, w, saved),
                                          .do_BSHK = w->d_wide,
                                          .dq_BSHK = w->d_qkv,
                                          .dk_BSGK = w->d_qkv + s->q_width,
@@ -405,7 +420,7 @@ static loom_status attention_backward(gpt_block *block, const gpt_shape *s, gpt_
                                          .dv_at = row};
 
     TRY(row_backward(&block->projection, s, w, d, saved->attention, w->d_wide));
-    TRY(k->attention_backward(k, &call, s->tp->compute));
+    TRY(loom_cp_attention_backward(s->cp, &call, saved->exchanged));
     TRY(rotate(s, w, w->d_qkv, true));
     TRY(column_backward(block->qkv, block->n_qkv, s, w, saved->norm1_TD, w->d_qkv));
     return gpt_norm_backward(&block->norm1, s, w->branch_TlD, x, saved->mean1_T, saved->rstd1_T, d, true);

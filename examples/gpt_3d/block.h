@@ -1,15 +1,16 @@
-/* One transformer block (GPT-2 or Llama kind), split over tensor-parallel ranks, assembled from Rankloom's public calls. */
+/* One transformer block (GPT-2 or Llama kind), split over tensor- and context-parallel ranks, assembled from Rankloom's public calls. */
 #ifndef GPT_3D_BLOCK_H
 #define GPT_3D_BLOCK_H
 
 #include <rankloom/rankloom.h>
 
 /* What all blocks of this rank share: shapes of this shard.
- * T: tokens of a micro-batch; Tl: those this rank holds between tensor-parallel regions. */
+ * T: tokens of a micro-batch on this context-parallel rank; Tl: those this rank holds between tensor-parallel regions. */
 typedef struct gpt_shape {
     const loom_model *model;
     loom_tp *tp;
-    int64_t sequences, seq, T, Tl, D;
+    loom_cp *cp;                                  /* NULL until the stage has memory */
+    int64_t sequences, seq, local_seq, T, Tl, D;  /* seq: of whole sequences; local_seq: this rank's part of each */
     int64_t heads, kv_heads, head_dim;            /* of this rank */
     int64_t q_width, kv_width, qkv_width, ffn;    /* of this rank */
     int64_t wide;                                 /* ffn, or 2 ffn where gate and up lie side by side */
@@ -21,13 +22,14 @@ void gpt_shape_init(gpt_shape *shape, const loom_model *model, loom_tp *tp, int6
 typedef struct gpt_workspace {
     float *gathered_TD, *partial_TD; /* rows on their way into and out of a region */
     float *branch_TlD;               /* what a region adds to the residual stream, and its gradient */
+    float *qkv;                      /* where cp keeps its own form of q, k and v; else they are saved */
     float *d_qkv, *d_wide;           /* gradients inside a region */
-    float *cos_SK, *sin_SK;          /* rotary table, made once */
+    float *cos_SK, *sin_SK;          /* rotary table of whole sequences, made once */
 } gpt_workspace;
 
 /* What a block keeps from forward to backward, for one micro-batch. */
 typedef struct gpt_saved {
-    float *mean1_T, *rstd1_T, *norm1_TD, *qkv, *lse, *attention, *mid_TD, *mean2_T, *rstd2_T, *norm2_TD, *wide, *active;
+    float *mean1_T, *rstd1_T, *norm1_TD, *qkv, *exchanged, *lse, *attention, *mid_TD, *mean2_T, *rstd2_T, *norm2_TD, *wide, *active;
 } gpt_saved;
 
 typedef struct gpt_norm {

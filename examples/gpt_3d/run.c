@@ -200,8 +200,6 @@ static loom_status check_supported(const gpt_run *run)
     if (model->moe.experts > 0 || model->mla.kv_rank > 0)
         return loom_fail(LOOM_E_UNSUPPORTED, "gpt_3d runs dense GPT-2 and Llama models; %s has %s", model->name,
                          model->moe.experts > 0 ? "experts" : "latent attention");
-    if (run->layout.cp > 1)
-        return loom_fail(LOOM_E_UNSUPPORTED, "gpt_3d cannot split the sequence yet: cp=%d; 1 works", run->layout.cp);
     if (run->layout.recompute == LOOM_RECOMPUTE_SELECTIVE)
         return loom_fail(LOOM_E_UNSUPPORTED, "recompute: selective saves nothing here, attention keeps no square matrix; none and full work");
     return LOOM_OK;

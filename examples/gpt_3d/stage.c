@@ -153,7 +153,7 @@ void gpt_stage_close(gpt_stage *stage)
     loom_free(stage->device, stage->workspace_memory);
     loom_free(stage->device, stage->logits_TV);
     loom_free(stage->device, stage->loss_sum);
-    free(stage->position_rows);
+    loom_cp_close(stage->shape.cp);
     loom_param_list_free(&stage->params);
     free(stage);
 }
@@ -244,15 +244,17 @@ static loom_status allocate_logits(gpt_stage *stage)
     return loom_alloc(stage->device, sizeof *stage->loss_sum, LOOM_MEM_LOGITS, (void **)&stage->loss_sum);
 }
 
-/* Position in its sequence of each token that this rank holds between the regions. */
-static loom_status make_position_rows(gpt_stage *stage)
+static loom_status open_cp(gpt_stage *stage)
 {
-    const gpt_shape *s = &stage->shape;
+    gpt_shape *s = &stage->shape;
+    loom_cp_config config = {.kind = stage->mesh->layout.cp_kind,
+                             .batch = s->sequences,
+                             .seq = s->seq,
+                             .heads = s->heads,
+                             .kv_heads = s->kv_heads,
+                             .head_dim = s->head_dim};
 
-    stage->position_rows = malloc((size_t)s->Tl * sizeof *stage->position_rows);
-    if (!stage->position_rows)
-        return loom_fail(LOOM_E_MEMORY, "no memory for %lld positions", (long long)s->Tl);
-    return LOOM_OK;
+    return loom_cp_open(stage->mesh, s->tp->kernels, s->tp->compute, &config, &s->cp);
 }
 
 loom_status gpt_stage_allocate(gpt_stage *stage)
@@ -260,13 +262,12 @@ loom_status gpt_stage_allocate(gpt_stage *stage)
     const gpt_shape *s = &stage->shape;
     loom_kernels *k = stage->tp->kernels;
 
+    TRY(open_cp(stage));
     for (int c = 0; c < stage->n_chunks; c++)
         TRY(allocate_chunk(stage, &stage->chunks[c]));
     TRY(allocate_workspace(stage));
     if (has_head(stage))
         TRY(allocate_logits(stage));
-    if (stage->model->positions == LOOM_LEARNED)
-        TRY(make_position_rows(stage));
     if (stage->model->positions != LOOM_ROPE)
         return LOOM_OK;
     return k->rope_table(k,
@@ -280,12 +281,10 @@ loom_status gpt_stage_allocate(gpt_stage *stage)
 
 /* --- embedding and head ------------------------------------------------------------------------------------------------------------ */
 
-static void fill_position_rows(const gpt_stage *stage, const gpt_shape *s)
+/* Position in its sequence of each token that this rank holds between the regions. */
+static const int32_t *position_rows(const gpt_shape *s)
 {
-    int64_t first = s->tp->sequence_parallel ? s->tp->rank * s->Tl : 0;
-
-    for (int64_t t = 0; t < s->Tl; t++)
-        stage->position_rows[t] = (int32_t)((first + t) % s->seq);
+    return loom_cp_positions(s->cp) + (s->tp->sequence_parallel ? s->tp->rank * s->Tl : 0);
 }
 
 static loom_status embed(gpt_stage *stage, const gpt_shape *s, const int32_t *tokens, float *x)
@@ -297,11 +296,10 @@ static loom_status embed(gpt_stage *stage, const gpt_shape *s, const int32_t *to
     TRY(loom_tp_leave(s->tp, s->tp->size == 1 ? x : w->partial_TD, s->T, s->D, x));
     if (stage->model->positions != LOOM_LEARNED)
         return LOOM_OK;
-    fill_position_rows(stage, s);
     return k->position(k,
                        &(loom_position_args){.y_TD = x,
                                              .table_PD = stage->positions.value,
-                                             .rows_T = stage->position_rows,
+                                             .rows_T = position_rows(s),
                                              .tokens = s->Tl,
                                              .hidden = s->D,
                                              .positions = stage->model->seq},
@@ -314,17 +312,15 @@ static loom_status embed_backward(gpt_stage *stage, const int32_t *tokens, const
     loom_kernels *k = s->tp->kernels;
     const float *d_full;
 
-    if (stage->model->positions == LOOM_LEARNED) {
-        fill_position_rows(stage, s);
+    if (stage->model->positions == LOOM_LEARNED)
         TRY(k->position_backward(k,
                                  &(loom_position_backward_args){.dtable_PD = stage->positions.gradient,
                                                                 .dy_TD = d,
-                                                                .rows_T = stage->position_rows,
+                                                                .rows_T = position_rows(s),
                                                                 .tokens = s->Tl,
                                                                 .hidden = s->D,
                                                                 .positions = stage->model->seq},
                                  s->tp->compute));
-    }
     TRY(loom_tp_leave_backward(s->tp, d, s->T, s->D, stage->workspace.gathered_TD, &d_full));
     return loom_vocab_embed_backward(&stage->embedding, tokens, s->T, d_full);
 }
@@ -515,34 +511,68 @@ static void join_columns(const gpt_stage *stage, const float *gathered, int64_t 
             logits[t * vocab + v] = gathered[((v / columns) * rows + t) * columns + v % columns];
 }
 
+/* Rows `first` .. of the sequences as a whole, from the context-parallel ranks that have them: each adds its own to zeros, so nothing is rounded. */
+static loom_status collect_rows(const gpt_stage *stage, const gpt_shape *s, const float *x_full, int64_t first, int64_t rows, float *x_rows)
+{
+    const int32_t *positions = loom_cp_positions(s->cp);
+    size_t row = (size_t)s->D * sizeof *x_rows;
+
+    TRY(loom_stream_fill_zero(s->tp->compute, x_rows, (size_t)rows * row));
+    for (int64_t t = 0; t < s->T; t++) {
+        int64_t at = t / s->local_seq * s->seq + positions[t] - first;
+
+        if (at >= 0 && at < rows)
+            TRY(loom_stream_copy(s->tp->compute, x_rows + at * s->D, x_full + t * s->D, row));
+    }
+    return loom_all_reduce(stage->mesh->axis[LOOM_AXIS_CP], x_rows, x_rows, (size_t)(rows * s->D), LOOM_F32, LOOM_SUM, s->tp->compute);
+}
+
+/* Logits of a few rows, on all tp ranks of this stage. */
+static loom_status piece_logits(const gpt_stage *stage, const gpt_shape *s, const float *x_full, int64_t first, int64_t rows, float *x_rows,
+                                float *gathered, float *logits)
+{
+    TRY(collect_rows(stage, s, x_full, first, rows, x_rows));
+    TRY(loom_vocab_logits(stage->head, x_rows, rows, stage->logits_TV));
+    TRY(loom_all_gather(stage->mesh->axis[LOOM_AXIS_TP], stage->logits_TV, gathered, (size_t)(rows * stage->head->rows), LOOM_F32, s->tp->compute));
+    TRY(loom_stream_wait(s->tp->compute));
+    join_columns(stage, gathered, rows, logits);
+    return LOOM_OK;
+}
+
 static loom_status head_logits(gpt_stage *stage, const gpt_shape *s, const float *x, int64_t first_row, int64_t rows, float *logits)
 {
-    loom_comm *comm = stage->mesh->axis[LOOM_AXIS_TP];
-    size_t count = (size_t)(rows * stage->head->rows);
-    loom_status status;
+    int64_t most = rows < stage->logits_tokens ? rows : stage->logits_tokens, columns = stage->head->rows * s->tp->size;
+    loom_status status = LOOM_OK;
     const float *x_full;
-    float *gathered;
+    float *buffers;
 
     TRY(gpt_norm_forward(&stage->final_norm, s, x, NULL, NULL, stage->norm_TD, stage->mean_T, stage->rstd_T));
     TRY(loom_tp_enter(s->tp, stage->norm_TD, s->T, s->D, stage->workspace.gathered_TD, &x_full));
-    TRY(loom_vocab_logits(stage->head, x_full + first_row * s->D, rows, stage->logits_TV));
-    TRY(loom_alloc(stage->device, count * (size_t)s->tp->size * sizeof(float), LOOM_MEM_LOGITS, (void **)&gathered));
-    status = loom_all_gather(comm, stage->logits_TV, gathered, count, LOOM_F32, s->tp->compute);
-    if (status == LOOM_OK)
-        status = loom_stream_wait(s->tp->compute);
-    if (status == LOOM_OK)
-        join_columns(stage, gathered, rows, logits);
-    loom_free(stage->device, gathered);
+    TRY(loom_alloc(stage->device, (size_t)(most * (columns + s->D)) * sizeof(float), LOOM_MEM_LOGITS, (void **)&buffers));
+    for (int64_t done = 0; done < rows && status == LOOM_OK; done += most)
+        status = piece_logits(stage, s, x_full, first_row + done, rows - done < most ? rows - done : most, buffers + most * columns, buffers,
+                              logits + done * stage->model->vocab);
+    loom_free(stage->device, buffers);
     return status;
 }
 
+/* Of tokens [sequences, seq] those that lie on this rank. */
+static void take_local(const gpt_shape *s, const int32_t *tokens, int32_t *local)
+{
+    const int32_t *positions = loom_cp_positions(s->cp);
+
+    for (int64_t t = 0; t < s->T; t++)
+        local[t] = tokens[t / s->local_seq * s->seq + positions[t]];
+}
+
 static loom_status logits_with_buffers(gpt_stage *stage, const gpt_shape *s, const int32_t *tokens, int64_t first_row, int64_t rows,
-                                       float *logits, float *buffers)
+                                       float *logits, float *buffers, int32_t *local)
 {
     const loom_layout *layout = &stage->mesh->layout;
     float *result;
 
-    TRY(walk_chunks(stage, s, tokens, buffers, buffers + s->Tl * s->D, &result));
+    take_local(s, tokens, local);
+    TRY(walk_chunks(stage, s, local, buffers, buffers + s->Tl * s->D, &result));
     if (has_head(stage))
         TRY(head_logits(stage, s, result, first_row, rows, logits));
     TRY(loom_broadcast(stage->mesh->axis[LOOM_AXIS_PP], logits, (size_t)(rows * stage->model->vocab), LOOM_F32,
@@ -553,17 +583,19 @@ static loom_status logits_with_buffers(gpt_stage *stage, const gpt_shape *s, con
 loom_status gpt_stage_logits(gpt_stage *stage, const int32_t *tokens, int64_t sequences, int64_t seq, int64_t first_row, int64_t rows,
                              float *logits)
 {
+    const gpt_shape *trained = &stage->shape;
     gpt_shape s;
     float *buffers;
+    size_t activations, ids;
     loom_status status;
 
+    TRY(loom_cp_reshape(trained->cp, sequences, seq));
     gpt_shape_init(&s, stage->model, stage->tp, sequences, seq);
-    if (s.T > stage->shape.T || seq > stage->shape.seq || (has_head(stage) && rows > stage->logits_tokens))
-        return loom_fail(LOOM_E_INVALID, "logits of %lld rows of %lld x %lld tokens: this stage was made for %lld x %lld",
-                         (long long)rows, (long long)sequences, (long long)seq, (long long)stage->shape.sequences,
-                         (long long)stage->shape.seq);
-    TRY(loom_alloc(stage->device, (size_t)(2 * s.Tl * s.D) * sizeof *buffers, LOOM_MEM_WORKSPACE, (void **)&buffers));
-    status = logits_with_buffers(stage, &s, tokens, first_row, rows, logits, buffers);
+    s.cp = trained->cp;
+    activations = (size_t)(2 * s.Tl * s.D) * sizeof *buffers;
+    ids = (size_t)s.T * sizeof *tokens;
+    TRY(loom_alloc(stage->device, activations + ids, LOOM_MEM_WORKSPACE, (void **)&buffers));
+    status = logits_with_buffers(stage, &s, tokens, first_row, rows, logits, buffers, (int32_t *)(buffers + 2 * s.Tl * s.D));
     loom_free(stage->device, buffers);
-    return status;
+    return status < 0 ? status : loom_cp_reshape(trained->cp, trained->sequences, trained->seq);
 }

@@ -4,7 +4,8 @@
 
 #include "block.h"
 
-/* The tokens of one step on this data-parallel rank, micro-batch after micro-batch: [micro_batches, sequences, seq]. Targets of -100 do not count. */
+/* The tokens of one step on this rank, micro-batch after micro-batch: [micro_batches, sequences, local_seq], of each sequence what loom_cp_split()
+ * gives it. Targets of -100 do not count. */
 typedef struct gpt_batch {
     const int32_t *tokens, *targets;
 } gpt_batch;
@@ -51,7 +52,6 @@ typedef struct gpt_stage {
     float *final_TD, *norm_TD, *mean_T, *rstd_T, *loss_T, *scratch_4T; /* of the head */
     float *logits_TV;
     int64_t logits_tokens; /* rows of logits at a time */
-    int32_t *position_rows; /* sequence parallelism: position of each of this rank's tokens */
     double *loss_sum;       /* of the step, on the device */
 
     gpt_batch batch;
@@ -74,8 +74,8 @@ loom_status gpt_stage_begin(gpt_stage *stage, const gpt_batch *batch);
 /* Sum of the losses of this rank's tokens (0 where it has no head). Waits for the compute stream. */
 loom_status gpt_stage_loss(gpt_stage *stage, double *loss_sum);
 
-/* Forward without backward, of tokens [sequences, seq] with any smaller shape than training's: for text and for tests. Every rank of the (cp, dp)
- * column's tp x pp calls. logits [rows, vocab] of the tokens first_row .. first_row + rows - 1, on every rank. */
+/* Forward without backward, of whole sequences, tokens [sequences, seq], no more and no longer than training's: for text and for tests. Every rank of a
+ * data-parallel replica (tp x cp x pp) calls. logits [rows, vocab] of the tokens first_row .. first_row + rows - 1, on every rank. */
 loom_status gpt_stage_logits(gpt_stage *stage, const int32_t *tokens, int64_t sequences, int64_t seq, int64_t first_row, int64_t rows,
                              float *logits);
 

@@ -14,14 +14,17 @@ static bool is_dry(const gpt_trainer *t)
 static loom_status open_data(gpt_trainer *t)
 {
     const gpt_run *run = t->run;
-    int64_t count;
+    int64_t seq = run->layout.seq, local = seq / run->layout.cp, count;
 
     t->samples = run->layout.global_batch / run->layout.dp;
-    count = t->samples * run->layout.seq;
+    count = t->samples * local;
     t->tokens = calloc((size_t)count, sizeof *t->tokens);
     t->targets = calloc((size_t)count, sizeof *t->targets);
-    if (!t->tokens || !t->targets)
+    t->whole = calloc((size_t)(2 * seq), sizeof *t->whole);
+    t->positions = calloc((size_t)local, sizeof *t->positions);
+    if (!t->tokens || !t->targets || !t->whole || !t->positions)
         return loom_fail(LOOM_E_MEMORY, "no memory for %lld tokens of a step", (long long)count);
+    loom_cp_split(seq, run->layout.cp, t->mesh->here.at[LOOM_AXIS_CP], t->positions);
     if (is_dry(t))
         return LOOM_OK;
     return gpt_data_open(run->data.path, run->data.tokenizer, run->data.order, run->layout.seq, run->model.vocab, &t->data);
@@ -72,8 +75,8 @@ static loom_status open_all(gpt_trainer *t)
     loom_monitor_config monitor = {.metrics = run->output.metrics[0] ? run->output.metrics : NULL,
                                    .trace = run->output.trace[0] ? run->output.trace : NULL};
 
-    TRY(open_data(t));
     TRY(loom_mesh_open(t->world, &run->layout, &run->model, &t->mesh));
+    TRY(open_data(t));
     TRY(loom_kernels_open(t->device, NULL, &t->kernels));
     TRY(loom_stream_open(t->device, LOOM_STREAM_INLINE, "compute", &t->compute));
     if (!is_dry(t))
@@ -117,6 +120,8 @@ void gpt_trainer_close(gpt_trainer *t)
     gpt_data_close(&t->data);
     free(t->tokens);
     free(t->targets);
+    free(t->whole);
+    free(t->positions);
     free(t);
 }
 
@@ -125,15 +130,29 @@ int64_t gpt_trainer_tokens(const gpt_trainer *t)
     return t->run->layout.global_batch * t->run->layout.seq;
 }
 
-/* Data-parallel rank r of D has samples [r B/D, (r+1) B/D) of the step, in order. */
+/* This rank's tokens and targets of one sample. Both are taken by global position, so the shift by one between them crosses the parts. */
+static loom_status load_sample(gpt_trainer *t, int64_t sample, int32_t *tokens, int32_t *targets)
+{
+    int64_t seq = t->run->layout.seq, local = seq / t->run->layout.cp;
+
+    TRY(gpt_data_sample(&t->data, sample, t->whole, t->whole + seq));
+    for (int64_t i = 0; i < local; i++) {
+        tokens[i] = t->whole[t->positions[i]];
+        targets[i] = t->whole[seq + t->positions[i]];
+    }
+    return LOOM_OK;
+}
+
+/* Data-parallel rank r of D has samples [r B/D, (r+1) B/D) of the step, in order; context-parallel ranks share them. */
 loom_status gpt_trainer_load_batch(gpt_trainer *t, int64_t step)
 {
-    int64_t first = step * t->run->layout.global_batch + t->mesh->here.at[LOOM_AXIS_DP] * t->samples, seq = t->run->layout.seq;
+    int64_t first = step * t->run->layout.global_batch + t->mesh->here.at[LOOM_AXIS_DP] * t->samples;
+    int64_t local = t->run->layout.seq / t->run->layout.cp;
 
     if (is_dry(t))
         return LOOM_OK;
     for (int64_t i = 0; i < t->samples; i++)
-        TRY(gpt_data_sample(&t->data, first + i, t->tokens + i * seq, t->targets + i * seq));
+        TRY(load_sample(t, first + i, t->tokens + i * local, t->targets + i * local));
     return LOOM_OK;
 }
 

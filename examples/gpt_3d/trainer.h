@@ -19,7 +19,9 @@ typedef struct gpt_trainer {
     loom_pipeline *pipeline;
     loom_monitor *monitor;
     gpt_data data;
-    int32_t *tokens, *targets; /* of one step on this rank */
+    int32_t *tokens, *targets; /* of one step on this rank: of every sequence the part that lies here */
+    int32_t *whole;            /* tokens and targets of one whole sequence */
+    int32_t *positions;        /* of this rank's tokens in their sequence */
     int64_t samples;           /* sequences of one step on this rank */
 } gpt_trainer;
 

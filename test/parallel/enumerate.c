@@ -65,6 +65,24 @@ static void try_variants(const loom_model *model, int world, loom_layout base, l
                     }
 }
 
+/* What is left of the world goes to cp and dp in every way. */
+static void try_cp(const loom_model *model, int world, loom_layout base, layout_list *list)
+{
+    int left = world / (base.tp * base.pp);
+
+    for (int cp = 1; cp <= left; cp++)
+        for (int kind = LOOM_CP_RING; kind <= (cp > 1 ? LOOM_CP_HYBRID : LOOM_CP_RING); kind++) {
+            loom_layout layout = base;
+
+            if (left % cp != 0)
+                continue;
+            layout.cp = cp;
+            layout.cp_kind = (loom_cp_kind)kind;
+            layout.dp = left / cp;
+            try_variants(model, world, layout, list);
+        }
+}
+
 void enumerate_layouts(const loom_model *model, int world, int64_t global_batch, int64_t seq, layout_list *list)
 {
     static const loom_schedule_kind kinds[] = {LOOM_SCHEDULE_GPIPE, LOOM_SCHEDULE_1F1B, LOOM_SCHEDULE_INTERLEAVED};
@@ -81,17 +99,16 @@ void enumerate_layouts(const loom_model *model, int world, int64_t global_batch,
                     layout.tp = tp;
                     layout.pp = pp;
                     layout.vpp = vpp;
-                    layout.dp = world / (tp * pp);
                     layout.schedule = kinds[kind];
                     layout.global_batch = global_batch;
                     layout.seq = seq;
-                    try_variants(model, world, layout, list);
+                    try_cp(model, world, layout, list);
                 }
 }
 
 /* --- pairs ------------------------------------------------------------------------------------------------------------------------ */
 
-enum { FEATURES = 9, VALUES = 12 };
+enum { FEATURES = 11, VALUES = 12 };
 
 static int split_of(const loom_layout *layout)
 {
@@ -111,6 +128,8 @@ static void features(const loom_layout *l, int value[FEATURES])
     value[6] = (int)l->schedule;
     value[7] = (int)l->micro_batch + (l->recompute ? 5 : 0);
     value[8] = split_of(l) + (starved ? 3 : 0);
+    value[9] = l->cp;
+    value[10] = (int)l->cp_kind;
 }
 
 typedef bool pair_table[FEATURES][VALUES][FEATURES][VALUES];

@@ -2,7 +2,7 @@
  *
  *   test_parallel_layouts [--all] [--most N] [--seed S]
  *
- * Without --all: a seeded sample of each world size that holds every pair of features (tp, pp, vpp, dp, ZeRO, sequence parallelism, schedule, micro-batch and
+ * Without --all: a seeded sample of each world size that holds every pair of features (tp, pp, vpp, dp, cp, cp kind, ZeRO, sequence parallelism, schedule, micro-batch and
  * recompute, split of the layers and starved pipelines) that any legal layout of it has. */
 #include "check.h"
 #include "enumerate.h"
