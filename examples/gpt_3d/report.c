@@ -124,24 +124,35 @@ void gpt_report_end(const gpt_trainer *t, const gpt_step *last, double seconds)
 
 /* --- rehearsal ------------------------------------------------------------------------------------------------------------------- */
 
+static void print_calls(const char *name, const loom_traffic *traffic)
+{
+    char text[32];
+
+    for (int kind = 0; kind < LOOM_CALL_KINDS; kind++)
+        if (traffic->bytes[kind] > 0)
+            printf("  %-8s %-16s %8llu calls %12s\n", name, loom_call_kind_name((loom_call_kind)kind), (unsigned long long)traffic->calls[kind],
+                   human_bytes(traffic->bytes[kind], text));
+}
+
 static void print_comm(const loom_comm *comm)
 {
     loom_traffic traffic;
-    char text[32];
 
     if (!comm || loom_comm_size(comm) == 1)
         return;
     loom_comm_traffic(comm, &traffic);
-    for (int kind = 0; kind < LOOM_CALL_KINDS; kind++)
-        if (traffic.bytes[kind] > 0)
-            printf("  %-8s %-16s %8llu calls %12s\n", loom_comm_name(comm), loom_call_kind_name((loom_call_kind)kind),
-                   (unsigned long long)traffic.calls[kind], human_bytes(traffic.bytes[kind], text));
+    print_calls(loom_comm_name(comm), &traffic);
 }
 
-static void print_traffic(const loom_mesh *mesh)
+static void print_traffic(const loom_mesh *mesh, const loom_cp *cp)
 {
-    for (int axis = LOOM_AXIS_TP; axis <= LOOM_AXIS_PP; axis++)
-        print_comm(mesh->axis[axis]);
+    loom_traffic traffic;
+
+    print_comm(mesh->axis[LOOM_AXIS_TP]);
+    loom_cp_traffic(cp, &traffic); /* a hybrid's groups too */
+    print_calls("cp", &traffic);
+    print_comm(mesh->axis[LOOM_AXIS_DP]);
+    print_comm(mesh->axis[LOOM_AXIS_PP]);
     print_comm(mesh->gradient);
     print_comm(mesh->tied);
     print_comm(mesh->kv);
@@ -178,7 +189,7 @@ static loom_status rehearse(const gpt_run *run, int rank)
         printf("stage %d (rank %d): memory\n", trainer->mesh->here.at[LOOM_AXIS_PP], rank);
         print_memory(device);
         printf("  what this rank sends in one step\n");
-        print_traffic(trainer->mesh);
+        print_traffic(trainer->mesh, trainer->stage->shape.cp);
     }
     gpt_trainer_close(trainer);
     loom_comm_free(world);
