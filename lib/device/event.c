@@ -74,6 +74,11 @@ static void release_event(loom_task *task)
     free(task);
 }
 
+const loom_timeline *loom_event_awaited(const loom_task *task)
+{
+    return task->step == step_event ? ((const event_task *)task)->line : NULL;
+}
+
 loom_status loom_host_stream_wait_event(loom_stream *stream, loom_event *event)
 {
     event_task *wait;

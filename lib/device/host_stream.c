@@ -162,11 +162,23 @@ typedef struct stream_wait {
     uint64_t since_ns;
 } stream_wait;
 
-static double *exposed_of_head(loom_stream *stream)
+static double *own_exposed(loom_stream *stream)
 {
     if (stream->kind == LOOM_STREAM_WORKER)
         return loom_worker_exposed(stream);
     return stream->head ? stream->head->exposed_s : NULL;
+}
+
+/* Who a wait for this stream's head is charged to. A head that waits for an event is held up by the head of that event's stream. */
+static double *exposed_of_head(loom_stream *stream)
+{
+    bool is_inline = stream->kind == LOOM_STREAM_INLINE;
+    const loom_timeline *awaited = is_inline && stream->head ? loom_event_awaited(stream->head) : NULL;
+
+    for (loom_stream *other = awaited ? stream->device->streams : NULL; other; other = other->next)
+        if (other->line == awaited)
+            return own_exposed(other);
+    return own_exposed(stream);
 }
 
 /* The task at the head changed, or the wait ends: what passed since then was the old one's. */

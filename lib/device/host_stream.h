@@ -17,6 +17,8 @@ void loom_host_event_close(loom_event *event);
 loom_status loom_host_event_record(loom_event *event, loom_stream *stream);
 loom_status loom_host_stream_wait_event(loom_stream *stream, loom_event *event);
 loom_status loom_host_event_query(const loom_event *event);
+/* The line that `task` waits for, if it is a wait for an event; else NULL. */
+const loom_timeline *loom_event_awaited(const loom_task *task);
 
 /* The rows of a back end's table. */
 #define LOOM_HOST_STREAMS                                                                                                      \

@@ -141,6 +141,29 @@ static void traffic_follows_the_law(loom_comm *comm, loom_stream *stream)
     assert_true(loom_comm_exposed_s(comm) > 0);
 }
 
+/* The collective is on a stream of its own; the caller waits for it through an event on another. */
+static void waits_through_an_event(loom_comm *comm, loom_stream *stream)
+{
+    loom_device *device = loom_comm_device(comm);
+    loom_stream *own;
+    loom_event *arrived;
+    double before = loom_comm_exposed_s(comm);
+
+    assert_int_equal(loom_stream_open(device, LOOM_STREAM_INLINE, "own", &own), LOOM_OK);
+    assert_int_equal(loom_event_open(device, &arrived), LOOM_OK);
+    if (loom_comm_rank(comm) == 0)
+        usleep(100000);
+    assert_int_equal(loom_barrier(comm, "late", own), LOOM_OK);
+    assert_int_equal(loom_event_record(arrived, own), LOOM_OK);
+    assert_int_equal(loom_stream_wait_event(stream, arrived), LOOM_OK);
+    assert_int_equal(loom_stream_wait(stream), LOOM_OK);
+    if (loom_comm_rank(comm) != 0)
+        assert_true(loom_comm_exposed_s(comm) > before);
+    assert_int_equal(loom_stream_wait(own), LOOM_OK);
+    loom_event_close(arrived);
+    loom_stream_close(own);
+}
+
 static void traffic_of_a_dry_rank_follows_it_too(loom_comm *comm, loom_stream *stream)
 {
     int members[3] = {5, 3, 4}, none[1] = {0};
@@ -166,6 +189,12 @@ static void traffic_is_the_same_everywhere(void **state)
     (void)state;
     on_ranks(4, traffic_follows_the_law);
     on_dry_rank(3, 6, traffic_of_a_dry_rank_follows_it_too);
+}
+
+static void a_wait_for_an_event_is_charged_to_what_it_waits_for(void **state)
+{
+    (void)state;
+    on_ranks(2, waits_through_an_event);
 }
 
 /* A dry rank of a world that no machine holds. */
@@ -195,6 +224,7 @@ int main(void)
         cmocka_unit_test(a_world_opens_over_the_store),
         cmocka_unit_test(a_transport_that_is_not_there_is_refused),
         cmocka_unit_test(traffic_is_the_same_everywhere),
+        cmocka_unit_test(a_wait_for_an_event_is_charged_to_what_it_waits_for),
         cmocka_unit_test(a_dry_world_has_any_size),
     };
 
