@@ -1,4 +1,4 @@
-/* Two runs of one layout agree to the last bit, and what tensor-parallel ranks hold in common stays equal to the bit for 100 steps. */
+/* Two runs of one layout agree to the last bit, and what ranks hold in common stays equal to the bit for 100 steps. */
 #include "check.h"
 #include "harness/on_ranks.h"
 #include "trainer.h"
@@ -35,16 +35,22 @@ static uint64_t hash_params(const gpt_trainer *t, bool replicated_only)
     return hash;
 }
 
-/* All ranks of the tp group have the same hash of what they hold in common. */
-static void check_replicas(const gpt_trainer *t, loom_stream *stream, int step)
+static void check_same(loom_comm *comm, uint64_t hash, loom_stream *stream, int step)
 {
-    int64_t mine[2] = {(int64_t)hash_params(t, true), 0}, most, least;
+    int64_t mine = (int64_t)hash, most, least;
 
-    assert_ok(loom_all_reduce(t->mesh->axis[LOOM_AXIS_TP], mine, &most, 1, LOOM_I64, LOOM_MAX, stream));
-    assert_ok(loom_all_reduce(t->mesh->axis[LOOM_AXIS_TP], mine, &least, 1, LOOM_I64, LOOM_MIN, stream));
+    assert_ok(loom_all_reduce(comm, &mine, &most, 1, LOOM_I64, LOOM_MAX, stream));
+    assert_ok(loom_all_reduce(comm, &mine, &least, 1, LOOM_I64, LOOM_MIN, stream));
     assert_ok(loom_stream_wait(stream));
     if (most != least)
-        fail_msg("after step %d the replicated weights of tp ranks differ", step);
+        fail_msg("after step %d weights that are the same on all ranks of %s differ", step, loom_comm_name(comm));
+}
+
+/* tp ranks hold some weights in common, dp x cp ranks all. */
+static void check_replicas(const gpt_trainer *t, loom_stream *stream, int step)
+{
+    check_same(t->mesh->axis[LOOM_AXIS_TP], hash_params(t, true), stream, step);
+    check_same(t->mesh->gradient, hash_params(t, false), stream, step);
 }
 
 static void train(loom_comm *world, loom_stream *stream)
@@ -81,6 +87,8 @@ static void twice(const char *name, int ranks, loom_layout layout)
     run->layout.tp = layout.tp;
     run->layout.pp = layout.pp;
     run->layout.dp = layout.dp;
+    run->layout.cp = layout.cp ? layout.cp : 1;
+    run->layout.cp_kind = layout.cp_kind;
     run->layout.zero = layout.zero;
     run->layout.sequence_parallel = layout.sequence_parallel;
     run->layout.micro_batch = 2;
@@ -106,11 +114,18 @@ static void gpt2_tp2_pp2_dp2_zero1(void **state)
     twice("gpt2_tiny", 8, (loom_layout){.tp = 2, .pp = 2, .dp = 2, .zero = 1});
 }
 
+static void llama_tp2_cp4_with_all_to_all_and_ring(void **state)
+{
+    (void)state;
+    twice("llama_tiny", 8, (loom_layout){.tp = 2, .pp = 1, .dp = 1, .cp = 4, .cp_kind = LOOM_CP_HYBRID, .sequence_parallel = true});
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(llama_tp4_with_shared_kv_heads_and_sequence_parallelism),
         cmocka_unit_test(gpt2_tp2_pp2_dp2_zero1),
+        cmocka_unit_test(llama_tp2_cp4_with_all_to_all_and_ring),
     };
 
     hashes = mmap(NULL, 16 * sizeof *hashes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
