@@ -48,12 +48,19 @@ static void shm_with_mixed_buffers(void **state)
     on_ranks(3, mixed);
 }
 
+static void tcp(void **state)
+{
+    (void)state;
+    run("tcp", true, (const int[]){1, 2, 3, 5, 0});
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shm_with_buffers_of_the_heap),
         cmocka_unit_test(shm_with_any_buffers),
         cmocka_unit_test(shm_with_mixed_buffers),
+        cmocka_unit_test(tcp),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
