@@ -22,7 +22,8 @@ enum {
     LOOM_REPEAT_NORM = 2,   /* norms */
     LOOM_REPEAT_ACT = 4,    /* the activation function of MLP or experts */
     LOOM_REPEAT_MLP = 8,    /* whole MLP or shared expert */
-    LOOM_REPEAT_LATENT = 16 /* up-projections of latent attention */
+    LOOM_REPEAT_LATENT = 16, /* up-projections of latent attention */
+    LOOM_REPEAT_HALF = 32    /* every second matrix product */
 };
 
 typedef enum loom_pipeline {

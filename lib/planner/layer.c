@@ -341,6 +341,13 @@ static loom_pass repeated_pass(const shape *s, loom_layer_kind kind)
         if (s->model->mla.q_rank)
             add_linear(s, &pair, s->tokens, s->model->mla.q_rank, heads * qk_dim(s->model), s->job->bits);
     }
+    if (repeat & LOOM_REPEAT_HALF) {
+        loom_pass_pair whole = {0};
+        add_projections(s, &whole);
+        if (kind == LOOM_LAYER_DENSE)
+            add_mlp_body(s, &whole, (double)s->model->ffn / s->degrees->tp);
+        loom_pass_add(&pair.forward, &whole.forward, 0.5);
+    }
     return pair.forward;
 }
 

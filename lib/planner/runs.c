@@ -206,8 +206,10 @@ static int repeat_of(const char *words)
 {
     int repeat = 0;
 
-    if (strstr(words, "attention core") || strstr(words, "selective-op"))
+    if (strstr(words, "attention core"))
         repeat |= LOOM_REPEAT_CORE;
+    if (strstr(words, "selective-op") || strstr(words, "selective-layer")) /* torchtitan: every second product, or layer */
+        repeat |= LOOM_REPEAT_HALF | LOOM_REPEAT_NORM | LOOM_REPEAT_ACT;
     if (strstr(words, "norm") || strstr(words, "RMSNorm"))
         repeat |= LOOM_REPEAT_NORM;
     if (strstr(words, "act"))
