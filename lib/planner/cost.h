@@ -46,7 +46,6 @@ typedef struct loom_job {
     double element;    /* bytes of an activation: 2, or 4 when training in f32 */
     double factor;     /* of every predicted time: 1, or what measured steps say */
     int repeat;        /* LOOM_REPEAT_*: what selective recompute means here */
-    int window_layers; /* of `model.layers`, how many attend to a window of model.sliding_window only */
     double imbalance;  /* busiest expert rank over the mean, >= 1 */
 } loom_job;
 

@@ -106,7 +106,8 @@ static void add_projections(const shape *s, loom_pass_pair *pair)
 static double mean_keys(const shape *s)
 {
     double full = s->job->seq, window = s->model->sliding_window;
-    double share = (double)s->job->window_layers / s->model->layers;
+    int64_t every = s->model->full_attention_every;
+    double share = every > 0 ? 1 - 1.0 / every : 1; /* of the layers have the window */
 
     if (window <= 0 || 2 * window >= full)
         return full;
@@ -248,7 +249,7 @@ static void add_attention(const shape *s, loom_pass_pair *pair)
 
 static double gates(const loom_model *m)
 {
-    return m->mlp == LOOM_SWIGLU ? 2 : 1;
+    return loom_model_mlp_matrices(m) - 1;
 }
 
 static void add_activation(const shape *s, loom_pass_pair *pair, double tokens, double width)

@@ -50,7 +50,7 @@ static double kv_heads(const measure *m)
 
 static double gates(const measure *m)
 {
-    return m->model->mlp == LOOM_SWIGLU ? 2 : 1;
+    return loom_model_mlp_matrices(m->model) - 1;
 }
 
 static double latent_bytes(const measure *m, int repeat)
