@@ -1,4 +1,5 @@
 #include "block.h"
+#include "moe.h"
 #include "names.h"
 #include "try.h"
 
@@ -6,11 +7,23 @@
 #include <stdio.h>
 #include <string.h>
 
+int64_t gpt_wide(const gpt_shape *s, int64_t ffn)
+{
+    return s->model->mlp == LOOM_SWIGLU ? 2 * ffn : ffn;
+}
+
+static int64_t columns_here(const loom_tp *tp, int64_t features)
+{
+    loom_tp_block block = {features, 1};
+    loom_range mine = loom_tp_block_range(tp, &block);
+
+    return mine.end - mine.begin;
+}
+
 void gpt_shape_init(gpt_shape *s, const loom_model *model, loom_tp *tp, int64_t sequences, int64_t seq)
 {
     loom_tp_block q = {model->heads * model->head_dim, model->head_dim}, kv = {model->kv_heads * model->head_dim, model->head_dim};
-    loom_tp_block ffn = {model->ffn, 1};
-    loom_range q_mine = loom_tp_block_range(tp, &q), kv_mine = loom_tp_block_range(tp, &kv), ffn_mine = loom_tp_block_range(tp, &ffn);
+    loom_range q_mine = loom_tp_block_range(tp, &q), kv_mine = loom_tp_block_range(tp, &kv);
 
     s->model = model;
     s->tp = tp;
@@ -26,8 +39,8 @@ void gpt_shape_init(gpt_shape *s, const loom_model *model, loom_tp *tp, int64_t 
     s->qkv_width = s->q_width + 2 * s->kv_width;
     s->heads = s->q_width / s->head_dim;
     s->kv_heads = s->kv_width / s->head_dim;
-    s->ffn = ffn_mine.end - ffn_mine.begin;
-    s->wide = model->mlp == LOOM_SWIGLU ? 2 * s->ffn : s->ffn;
+    s->ffn = model->ffn > 0 ? columns_here(tp, model->ffn) : 0;
+    s->shared_ffn = model->moe.shared > 0 ? columns_here(tp, model->moe.shared * model->moe.shared_ffn) : 0;
 }
 
 /* --- norm ---------------------------------------------------------------------------------------------------------------------- */
@@ -166,16 +179,33 @@ static loom_status init_attention(gpt_block *block, const gpt_shape *s, int64_t 
                        params);
 }
 
-static loom_status init_mlp(gpt_block *block, const gpt_shape *s, int64_t index, loom_param_list *params)
+/* `gate` and `narrow`: under which names; that of up follows gate's. */
+static loom_status init_mlp(gpt_block *block, const gpt_shape *s, int64_t index, int64_t ffn, gpt_part gate, gpt_part narrow,
+                            loom_param_list *params)
 {
     const loom_model *model = s->model;
-    loom_linear_config column = {.kind = LOOM_LINEAR_COLUMN, .in = model->hidden, .out = model->ffn, .bias = model->mlp_bias};
-    loom_linear_config row = {.kind = LOOM_LINEAR_ROW, .in = model->ffn, .out = model->hidden, .bias = model->mlp_bias};
+    loom_linear_config column = {.kind = LOOM_LINEAR_COLUMN, .in = model->hidden, .out = ffn, .bias = model->mlp_bias};
+    loom_linear_config row = {.kind = LOOM_LINEAR_ROW, .in = ffn, .out = model->hidden, .bias = model->mlp_bias};
 
     block->n_wide = model->mlp == LOOM_SWIGLU ? 2 : 1;
+    block->ffn = columns_here(s->tp, ffn);
+    block->wide_width = gpt_wide(s, block->ffn);
     for (int i = 0; i < block->n_wide; i++)
-        TRY(init_linear(&block->wide[i], s, block->n_wide == 1 ? GPT_WIDE : (gpt_part)(GPT_GATE + i), index, column, params));
-    return init_linear(&block->narrow, s, GPT_NARROW, index, row, params);
+        TRY(init_linear(&block->wide[i], s, block->n_wide == 1 ? GPT_WIDE : (gpt_part)(gate + i), index, column, params));
+    return init_linear(&block->narrow, s, narrow, index, row, params);
+}
+
+/* A dense MLP, or experts and beside them, in some models, an MLP that every token goes through. */
+static loom_status init_feed_forward(gpt_block *block, const gpt_shape *s, int64_t index, loom_param_list *params)
+{
+    const loom_moe *moe = &s->model->moe;
+
+    if (!loom_model_layer_has_experts(s->model, index))
+        return init_mlp(block, s, index, s->model->ffn, GPT_GATE, GPT_NARROW, params);
+    TRY(gpt_experts_init(block, s, index, params));
+    if (moe->shared == 0)
+        return LOOM_OK;
+    return init_mlp(block, s, index, moe->shared * moe->shared_ffn, GPT_SHARED_GATE, GPT_SHARED_NARROW, params);
 }
 
 loom_status gpt_block_init(gpt_block *block, const gpt_shape *s, int64_t index, loom_param_list *params)
@@ -186,7 +216,12 @@ loom_status gpt_block_init(gpt_block *block, const gpt_shape *s, int64_t index, 
     TRY(gpt_norm_init(&block->norm1, s, gpt_name(s->model, GPT_NORM1, index, name), params));
     TRY(init_attention(block, s, index, params));
     TRY(gpt_norm_init(&block->norm2, s, gpt_name(s->model, GPT_NORM2, index, name), params));
-    return init_mlp(block, s, index, params);
+    return init_feed_forward(block, s, index, params);
+}
+
+void gpt_block_close(gpt_block *block)
+{
+    loom_moe_layer_close(block->experts);
 }
 
 /* --- memory ---------------------------------------------------------------------------------------------------------------------- */
@@ -208,7 +243,7 @@ static float *qkv_of(const gpt_shape *s, const gpt_workspace *w, const gpt_saved
     return keeps_qkv(s) ? saved->qkv : w->qkv;
 }
 
-void gpt_saved_carve(gpt_carver *carver, const gpt_shape *s, gpt_saved *saved)
+void gpt_saved_carve(gpt_carver *carver, const gpt_shape *s, int64_t ffn, gpt_saved *saved)
 {
     int64_t means = s->model->norm == LOOM_LAYERNORM ? s->Tl : 0;
 
@@ -223,8 +258,13 @@ void gpt_saved_carve(gpt_carver *carver, const gpt_shape *s, gpt_saved *saved)
     gpt_carve(carver, &saved->mean2_T, means);
     gpt_carve(carver, &saved->rstd2_T, s->Tl);
     gpt_carve(carver, &saved->norm2_TD, s->Tl * s->D);
-    gpt_carve(carver, &saved->wide, s->T * s->wide);
-    gpt_carve(carver, &saved->active, s->T * s->ffn);
+    gpt_carve(carver, &saved->wide, s->T * gpt_wide(s, ffn));
+    gpt_carve(carver, &saved->active, s->T * ffn);
+}
+
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
 }
 
 void gpt_workspace_carve(gpt_carver *carver, const gpt_shape *s, gpt_workspace *w)
@@ -238,7 +278,7 @@ void gpt_workspace_carve(gpt_carver *carver, const gpt_shape *s, gpt_workspace *
         w->branch_TlD = w->partial_TD; /* the sum over tp is taken in place */
     gpt_carve(carver, &w->qkv, keeps_qkv(s) ? 0 : s->T * s->qkv_width);
     gpt_carve(carver, &w->d_qkv, s->T * s->qkv_width);
-    gpt_carve(carver, &w->d_wide, s->T * (s->wide > s->q_width ? s->wide : s->q_width));
+    gpt_carve(carver, &w->d_wide, s->T * larger(gpt_wide(s, larger(s->ffn, s->shared_ffn)), s->q_width));
     gpt_carve(carver, &w->cos_SK, table);
     gpt_carve(carver, &w->sin_SK, table);
 }
@@ -315,21 +355,38 @@ static loom_status row_forward(const loom_linear *layer, const gpt_shape *s, gpt
     return loom_linear_add_bias(layer, w->branch_TlD, s->Tl);
 }
 
-static loom_status activate(const gpt_shape *s, const gpt_saved *saved)
+static loom_status activate(const gpt_block *block, const gpt_shape *s, const gpt_saved *saved)
 {
     loom_kernels *k = s->tp->kernels;
 
     if (s->model->mlp == LOOM_GELU_TANH)
-        return k->gelu(k, &(loom_gelu_args){.y = saved->active, .x = saved->wide, .count = s->T * s->ffn}, s->tp->compute);
+        return k->gelu(k, &(loom_gelu_args){.y = saved->active, .x = saved->wide, .count = s->T * block->ffn}, s->tp->compute);
     return k->swiglu(k,
                      &(loom_swiglu_args){.y_TF = saved->active,
                                          .gate_TF = saved->wide,
-                                         .up_TF = saved->wide + s->ffn,
+                                         .up_TF = saved->wide + block->ffn,
                                          .tokens = s->T,
-                                         .width = s->ffn,
-                                         .ld_gate = s->wide,
-                                         .ld_up = s->wide},
+                                         .width = block->ffn,
+                                         .ld_gate = block->wide_width,
+                                         .ld_up = block->wide_width},
                      s->tp->compute);
+}
+
+loom_status gpt_mlp_forward(gpt_block *block, const gpt_shape *s, gpt_workspace *w, const gpt_saved *saved)
+{
+    TRY(column_forward(block->wide, block->n_wide, s, w, saved->norm2_TD, saved->wide));
+    TRY(activate(block, s, saved));
+    return loom_linear_forward(&block->narrow, saved->active, s->T, w->partial_TD, s->D);
+}
+
+/* norm2 -> branch. */
+static loom_status feed_forward(gpt_block *block, const gpt_shape *s, gpt_workspace *w, const gpt_saved *saved)
+{
+    if (block->experts)
+        return gpt_experts_forward(block, s, w, saved);
+    TRY(gpt_mlp_forward(block, s, w, saved));
+    TRY(loom_tp_leave(s->tp, w->partial_TD, s->T, s->D, w->branch_TlD));
+    return loom_linear_add_bias(&block->narrow, w->branch_TlD, s->Tl);
 }
 
 loom_status gpt_block_forward(gpt_block *block, const gpt_shape *s, gpt_workspace *w, const gpt_saved *saved, const float *x, float *out)
@@ -344,9 +401,7 @@ loom_status gpt_block_forward(gpt_block *block, const gpt_shape *s, gpt_workspac
     TRY(loom_cp_attention(s->cp, &attention, saved->exchanged));
     TRY(row_forward(&block->projection, s, w, saved->attention));
     TRY(gpt_norm_forward(&block->norm2, s, x, w->branch_TlD, saved->mid_TD, saved->norm2_TD, saved->mean2_T, saved->rstd2_T));
-    TRY(column_forward(block->wide, block->n_wide, s, w, saved->norm2_TD, saved->wide));
-    TRY(activate(s, saved));
-    TRY(row_forward(&block->narrow, s, w, saved->active));
+    TRY(feed_forward(block, s, w, saved));
     return k->add(k, &(loom_add_args){.y = out, .a = saved->mid_TD, .b = w->branch_TlD, .count = s->Tl * s->D}, s->tp->compute);
 }
 
@@ -363,47 +418,77 @@ static loom_status row_backward(loom_linear *layer, const gpt_shape *s, gpt_work
     return loom_linear_backward_input(layer, d_full, s->D, s->T, d_in, false);
 }
 
-/* dy -> branch [Tl, D]. The sum over tp travels under the weight gradients. */
-static loom_status column_backward(loom_linear *layers, int count, const gpt_shape *s, gpt_workspace *w, const float *x_local, const float *dy)
+/* partial [T, D] -> branch [Tl, D]. The sum over tp travels under the weight gradients. */
+static loom_status column_backward_sum(loom_linear *layers, int count, const gpt_shape *s, gpt_workspace *w, const float *x_local, const float *dy)
 {
     loom_linear *at[3];
     const float *x_full;
 
     list(layers, count, at);
-    TRY(loom_linears_backward_input(at, count, dy, s->T, w->partial_TD));
     TRY(loom_tp_enter(s->tp, x_local, s->T, s->D, w->gathered_TD, &x_full)); /* gathered again rather than kept: Korthikanti §4.2.2 */
     TRY(loom_tp_enter_backward_begin(s->tp, w->partial_TD, s->T, s->D, w->branch_TlD));
     TRY(loom_linears_backward_weight(at, count, x_full, dy, s->T));
     return loom_tp_enter_backward_end(s->tp);
 }
 
-static loom_status activate_backward(const gpt_shape *s, const gpt_saved *saved, const float *d_active, float *d_wide)
+/* dy -> partial [T, D]. */
+static loom_status column_backward_input(loom_linear *layers, int count, const gpt_shape *s, gpt_workspace *w, const float *dy)
+{
+    loom_linear *at[3];
+
+    list(layers, count, at);
+    return loom_linears_backward_input(at, count, dy, s->T, w->partial_TD);
+}
+
+/* dy -> branch [Tl, D]. */
+static loom_status column_backward(loom_linear *layers, int count, const gpt_shape *s, gpt_workspace *w, const float *x_local, const float *dy)
+{
+    TRY(column_backward_input(layers, count, s, w, dy));
+    return column_backward_sum(layers, count, s, w, x_local, dy);
+}
+
+static loom_status activate_backward(const gpt_block *block, const gpt_shape *s, const gpt_saved *saved, const float *d_active, float *d_wide)
 {
     loom_kernels *k = s->tp->kernels;
 
     if (s->model->mlp == LOOM_GELU_TANH)
-        return k->gelu_backward(k, &(loom_gelu_backward_args){.dx = d_wide, .dy = d_active, .x = saved->wide, .count = s->T * s->ffn},
+        return k->gelu_backward(k, &(loom_gelu_backward_args){.dx = d_wide, .dy = d_active, .x = saved->wide, .count = s->T * block->ffn},
                                 s->tp->compute);
     return k->swiglu_backward(k,
                               &(loom_swiglu_backward_args){.dgate_TF = d_wide,
-                                                           .dup_TF = d_wide + s->ffn,
+                                                           .dup_TF = d_wide + block->ffn,
                                                            .dy_TF = d_active,
                                                            .gate_TF = saved->wide,
-                                                           .up_TF = saved->wide + s->ffn,
+                                                           .up_TF = saved->wide + block->ffn,
                                                            .tokens = s->T,
-                                                           .width = s->ffn,
-                                                           .ld_dgate = s->wide,
-                                                           .ld_dup = s->wide,
-                                                           .ld_gate = s->wide,
-                                                           .ld_up = s->wide},
+                                                           .width = block->ffn,
+                                                           .ld_dgate = block->wide_width,
+                                                           .ld_dup = block->wide_width,
+                                                           .ld_gate = block->wide_width,
+                                                           .ld_up = block->wide_width},
                               s->tp->compute);
 }
 
-static loom_status mlp_backward(gpt_block *block, const gpt_shape *s, gpt_workspace *w, const gpt_saved *saved, float *d)
+loom_status gpt_mlp_backward(gpt_block *block, const gpt_shape *s, gpt_workspace *w, const gpt_saved *saved, const float *d)
 {
     TRY(row_backward(&block->narrow, s, w, d, saved->active, saved->active));
-    TRY(activate_backward(s, saved, saved->active, w->d_wide));
-    TRY(column_backward(block->wide, block->n_wide, s, w, saved->norm2_TD, w->d_wide));
+    TRY(activate_backward(block, s, saved, saved->active, w->d_wide));
+    return column_backward_input(block->wide, block->n_wide, s, w, w->d_wide);
+}
+
+loom_status gpt_mlp_backward_sum(gpt_block *block, const gpt_shape *s, gpt_workspace *w, const gpt_saved *saved)
+{
+    return column_backward_sum(block->wide, block->n_wide, s, w, saved->norm2_TD, w->d_wide);
+}
+
+static loom_status feed_forward_backward(gpt_block *block, const gpt_shape *s, gpt_workspace *w, const gpt_saved *saved, float *d)
+{
+    if (block->experts) {
+        TRY(gpt_experts_backward(block, s, w, saved, d));
+    } else {
+        TRY(gpt_mlp_backward(block, s, w, saved, d));
+        TRY(gpt_mlp_backward_sum(block, s, w, saved));
+    }
     return gpt_norm_backward(&block->norm2, s, w->branch_TlD, saved->mid_TD, saved->mean2_T, saved->rstd2_T, d, true);
 }
 
@@ -428,6 +513,6 @@ static loom_status attention_backward(gpt_block *block, const gpt_shape *s, gpt_
 
 loom_status gpt_block_backward(gpt_block *block, const gpt_shape *s, gpt_workspace *w, const gpt_saved *saved, const float *x, float *d)
 {
-    TRY(mlp_backward(block, s, w, saved, d));
+    TRY(feed_forward_backward(block, s, w, saved, d));
     return attention_backward(block, s, w, saved, x, d);
 }

@@ -12,10 +12,13 @@ typedef struct gpt_shape {
     loom_cp *cp;                                  /* NULL until the stage has memory */
     int64_t sequences, seq, local_seq, T, Tl, D;  /* seq: of whole sequences; local_seq: this rank's part of each */
     int64_t heads, kv_heads, head_dim;            /* of this rank */
-    int64_t q_width, kv_width, qkv_width, ffn;    /* of this rank */
-    int64_t wide;                                 /* ffn, or 2 ffn where gate and up lie side by side */
+    int64_t q_width, kv_width, qkv_width;         /* of this rank */
+    int64_t ffn, shared_ffn;                      /* of this rank: columns of a dense MLP, and of the shared experts of a layer with experts */
+    loom_ep *ep;                                  /* NULL: no layer has experts */
 } gpt_shape;
 
+/* Columns of the first matrix of an MLP of width `ffn`: twice that where gate and up lie side by side. */
+int64_t gpt_wide(const gpt_shape *shape, int64_t ffn);
 void gpt_shape_init(gpt_shape *shape, const loom_model *model, loom_tp *tp, int64_t sequences, int64_t seq);
 
 /* Buffers that live only within one call. */
@@ -30,6 +33,7 @@ typedef struct gpt_workspace {
 /* What a block keeps from forward to backward, for one micro-batch. */
 typedef struct gpt_saved {
     float *mean1_T, *rstd1_T, *norm1_TD, *qkv, *exchanged, *lse, *attention, *mid_TD, *mean2_T, *rstd2_T, *norm2_TD, *wide, *active;
+    loom_moe_record *experts; /* of a layer with experts; not carved */
 } gpt_saved;
 
 typedef struct gpt_norm {
@@ -40,6 +44,8 @@ typedef struct gpt_block {
     gpt_norm norm1, norm2;
     loom_linear qkv[3], projection, wide[2], narrow; /* GPT-2 has one fused qkv and one wide; Llama q, k, v and gate, up */
     int n_qkv, n_wide;
+    int64_t ffn, wide_width; /* columns on this rank of the dense MLP, or of the shared experts, and of its first matrix; 0: there is none */
+    loom_moe_layer *experts; /* NULL: a dense layer */
 } gpt_block;
 
 loom_status gpt_norm_init(gpt_norm *norm, const gpt_shape *shape, const char *name, loom_param_list *params);
@@ -52,6 +58,7 @@ loom_status gpt_norm_backward(gpt_norm *norm, const gpt_shape *shape, const floa
 
 /* Layer `index` of the model; its parameters join `params` in forward order. */
 loom_status gpt_block_init(gpt_block *block, const gpt_shape *shape, int64_t index, loom_param_list *params);
+void gpt_block_close(gpt_block *block); /* accepts one that is all zeros */
 
 /* Hands out 64-byte aligned buffers of one allocation; with memory NULL only counts. */
 typedef struct gpt_carver {
@@ -59,8 +66,15 @@ typedef struct gpt_carver {
     int64_t used; /* floats */
 } gpt_carver;
 void gpt_carve(gpt_carver *carver, float **buffer, int64_t count);
-void gpt_saved_carve(gpt_carver *carver, const gpt_shape *shape, gpt_saved *saved);
+void gpt_saved_carve(gpt_carver *carver, const gpt_shape *shape, int64_t ffn, gpt_saved *saved);
 void gpt_workspace_carve(gpt_carver *carver, const gpt_shape *shape, gpt_workspace *workspace);
+
+/* The MLP, or the shared experts: norm2 -> workspace->partial_TD, this rank's part of the sum over tp. */
+loom_status gpt_mlp_forward(gpt_block *block, const gpt_shape *shape, gpt_workspace *workspace, const gpt_saved *saved);
+/* d [Tl, D], gradient of the sum, -> workspace->partial_TD, this rank's part of the gradient of norm2. Leaves what gpt_mlp_backward_sum needs. */
+loom_status gpt_mlp_backward(gpt_block *block, const gpt_shape *shape, gpt_workspace *workspace, const gpt_saved *saved, const float *d);
+/* workspace->partial_TD, summed over tp, -> branch_TlD; the first matrices' gradients meanwhile. */
+loom_status gpt_mlp_backward_sum(gpt_block *block, const gpt_shape *shape, gpt_workspace *workspace, const gpt_saved *saved);
 
 /* out [Tl, D] from x [Tl, D]. */
 loom_status gpt_block_forward(gpt_block *block, const gpt_shape *shape, gpt_workspace *workspace, const gpt_saved *saved, const float *x,

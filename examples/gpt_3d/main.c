@@ -94,6 +94,7 @@ static loom_status save(gpt_trainer *t)
 
 static void write_metrics(gpt_trainer *t, int64_t step, const gpt_step *r)
 {
+    char experts[96];
     loom_step_metrics metrics = {.step = step,
                                  .tokens = r->tokens,
                                  .loss = r->loss,
@@ -102,6 +103,10 @@ static void write_metrics(gpt_trainer *t, int64_t step, const gpt_step *r)
                                  .step_time_s = r->seconds};
 
     memcpy(metrics.seconds, r->breakdown, sizeof metrics.seconds);
+    if (t->run->model.moe.experts > 0) {
+        snprintf(experts, sizeof experts, "\"expert_load_most\":%.4f,\"experts_idle\":%.4f", r->load.most, r->load.idle);
+        metrics.extra = experts;
+    }
     if (loom_monitor_write(t->monitor, &metrics) < 0)
         fprintf(stderr, "gpt_3d: metrics: %s\n", loom_last_error());
 }

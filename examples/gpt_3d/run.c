@@ -175,7 +175,8 @@ static loom_status check_arithmetic(const loom_model *model)
         const char *what;
     } flags[] = {{offsetof(loom_model, qk_norm), "norms on queries and keys"},
                  {offsetof(loom_model, post_norms), "norms behind attention and MLP"},
-                 {offsetof(loom_model, attention_sinks), "attention sinks"}};
+                 {offsetof(loom_model, attention_sinks), "attention sinks"},
+                 {offsetof(loom_model, moe.shared_gate), "a gate on its shared experts"}};
     char missing[512] = "";
 
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
@@ -186,8 +187,12 @@ static loom_status check_arithmetic(const loom_model *model)
             snprintf(missing + strlen(missing), sizeof missing - strlen(missing), "%s%s", missing[0] ? ", " : "", loom_model_unmodelled_name(bit));
     if (model->full_attention_every > 0)
         snprintf(missing + strlen(missing), sizeof missing - strlen(missing), "%ssliding windows on some layers only", missing[0] ? ", " : "");
+    if (model->mla.kv_rank > 0)
+        snprintf(missing + strlen(missing), sizeof missing - strlen(missing), "%slatent attention", missing[0] ? ", " : "");
+    if (model->moe.experts > 0 && (model->mlp != LOOM_SWIGLU || model->mlp_bias))
+        snprintf(missing + strlen(missing), sizeof missing - strlen(missing), "%sexperts that are not SwiGLU without biases", missing[0] ? ", " : "");
     if (missing[0])
-        return loom_fail(LOOM_E_UNSUPPORTED, "gpt_3d cannot train %s: its file asks for %s; plain GPT-2 and Llama kinds work", model->name, missing);
+        return loom_fail(LOOM_E_UNSUPPORTED, "gpt_3d cannot train %s: its file asks for %s; plain GPT-2, Llama, Mixtral and DeepSeek kinds work", model->name, missing);
     return LOOM_OK;
 }
 
@@ -197,9 +202,6 @@ static loom_status check_supported(const gpt_run *run)
     const loom_model *model = &run->model;
 
     TRY(check_arithmetic(model));
-    if (model->moe.experts > 0 || model->mla.kv_rank > 0)
-        return loom_fail(LOOM_E_UNSUPPORTED, "gpt_3d runs dense GPT-2 and Llama models; %s has %s", model->name,
-                         model->moe.experts > 0 ? "experts" : "latent attention");
     if (run->layout.recompute == LOOM_RECOMPUTE_SELECTIVE)
         return loom_fail(LOOM_E_UNSUPPORTED, "recompute: selective saves nothing here, attention keeps no square matrix; none and full work");
     return LOOM_OK;

@@ -124,7 +124,10 @@ loom_status gpt_stage_open(const loom_model *model, loom_mesh *mesh, loom_tp *tp
     s->recompute = mesh->layout.recompute == LOOM_RECOMPUTE_FULL;
     s->micro_batches = loom_layout_micro_batches(&mesh->layout);
     gpt_shape_init(&s->shape, model, tp, mesh->layout.micro_batch, mesh->layout.seq);
-    status = open_chunks(s, schedule);
+    status = model->moe.experts > 0 ? loom_ep_open(mesh, tp->kernels, tp->compute, &s->ep) : LOOM_OK;
+    s->shape.ep = s->ep;
+    if (status == LOOM_OK)
+        status = open_chunks(s, schedule);
     if (status < 0) {
         gpt_stage_close(s);
         return status;
@@ -133,23 +136,36 @@ loom_status gpt_stage_open(const loom_model *model, loom_mesh *mesh, loom_tp *tp
     return LOOM_OK;
 }
 
+static void close_slot(const gpt_chunk *chunk, gpt_slot *slot)
+{
+    for (int64_t l = 0; slot->saved && l < chunk->layers; l++)
+        if (slot->saved[l].experts != chunk->shared_record)
+            loom_moe_record_close(slot->saved[l].experts);
+    free(slot->x);
+    free(slot->saved);
+}
+
+static void close_chunk(gpt_stage *stage, gpt_chunk *chunk)
+{
+    loom_free(stage->device, chunk->memory);
+    for (int i = 0; chunk->slot && i < chunk->slots; i++)
+        close_slot(chunk, &chunk->slot[i]);
+    loom_moe_record_close(chunk->shared_record);
+    for (int64_t l = 0; chunk->blocks && l < chunk->layers; l++)
+        gpt_block_close(&chunk->blocks[l]);
+    free(chunk->slot);
+    free(chunk->blocks);
+    free(chunk->first_param);
+}
+
 void gpt_stage_close(gpt_stage *stage)
 {
     if (!stage)
         return;
-    for (int c = 0; c < stage->n_chunks; c++) {
-        gpt_chunk *chunk = &stage->chunks[c];
-
-        loom_free(stage->device, chunk->memory);
-        for (int i = 0; chunk->slot && i < chunk->slots; i++) {
-            free(chunk->slot[i].x);
-            free(chunk->slot[i].saved);
-        }
-        free(chunk->slot);
-        free(chunk->blocks);
-        free(chunk->first_param);
-    }
+    for (int c = 0; c < stage->n_chunks; c++)
+        close_chunk(stage, &stage->chunks[c]);
     free(stage->chunks);
+    loom_ep_close(stage->ep);
     loom_free(stage->device, stage->workspace_memory);
     loom_free(stage->device, stage->logits_TV);
     loom_free(stage->device, stage->loss_sum);
@@ -174,7 +190,39 @@ static void carve_slot(gpt_carver *carver, const gpt_stage *stage, const gpt_chu
     if (chunk->has_head)
         gpt_carve(carver, &slot->d_head, rows);
     for (int64_t i = 0; i < (stage->recompute ? 0 : chunk->layers); i++)
-        gpt_saved_carve(carver, &stage->shape, &slot->saved[i]);
+        gpt_saved_carve(carver, &stage->shape, chunk->blocks[i].ffn, &slot->saved[i]);
+}
+
+static int64_t widest_mlp(const gpt_chunk *chunk)
+{
+    int64_t widest = 0;
+
+    for (int64_t l = 0; l < chunk->layers; l++)
+        widest = chunk->blocks[l].ffn > widest ? chunk->blocks[l].ffn : widest;
+    return widest;
+}
+
+/* A layer with experts keeps what depends on the load in a record of its own: one for each micro-batch in flight, or one for all where everything is
+ * recomputed. */
+static loom_status open_record(gpt_stage *stage, gpt_chunk *chunk, const gpt_block *block, gpt_saved *saved)
+{
+    loom_range own = loom_moe_own_tokens(stage->ep, stage->shape.Tl);
+
+    if (!stage->recompute)
+        return loom_moe_record_open(block->experts, own.end - own.begin, &saved->experts);
+    if (!chunk->shared_record)
+        TRY(loom_moe_record_open(block->experts, own.end - own.begin, &chunk->shared_record));
+    saved->experts = chunk->shared_record;
+    return LOOM_OK;
+}
+
+static loom_status open_records(gpt_stage *stage, gpt_chunk *chunk)
+{
+    for (int i = 0; i < chunk->slots; i++)
+        for (int64_t l = 0; l < chunk->layers; l++)
+            if (chunk->blocks[l].experts)
+                TRY(open_record(stage, chunk, &chunk->blocks[l], &chunk->slot[i].saved[l]));
+    return LOOM_OK;
 }
 
 static loom_status allocate_chunk(gpt_stage *stage, gpt_chunk *chunk)
@@ -193,7 +241,7 @@ static loom_status allocate_chunk(gpt_stage *stage, gpt_chunk *chunk)
         for (int i = 0; i < chunk->slots; i++)
             carve_slot(&carver, stage, chunk, &chunk->slot[i]);
         if (stage->recompute && chunk->layers > 0)
-            gpt_saved_carve(&carver, &stage->shape, &shared);
+            gpt_saved_carve(&carver, &stage->shape, widest_mlp(chunk), &shared);
         if (pass == 0)
             TRY(loom_alloc(stage->device, (size_t)carver.used * sizeof(float), LOOM_MEM_ACTIVATIONS, (void **)&carver.memory));
     }
@@ -201,7 +249,7 @@ static loom_status allocate_chunk(gpt_stage *stage, gpt_chunk *chunk)
     for (int i = 0; stage->recompute && i < chunk->slots; i++)
         for (int64_t l = 0; l < chunk->layers; l++)
             chunk->slot[i].saved[l] = shared;
-    return LOOM_OK;
+    return open_records(stage, chunk);
 }
 
 static void carve_head(gpt_carver *carver, gpt_stage *stage)
@@ -461,6 +509,8 @@ int64_t gpt_stage_boundary(const gpt_stage *stage)
 loom_status gpt_stage_begin(gpt_stage *stage, const gpt_batch *batch)
 {
     stage->batch = *batch;
+    if (stage->ep)
+        TRY(loom_ep_begin(stage->ep));
     return has_head(stage) ? loom_stream_fill_zero(stage->tp->compute, stage->loss_sum, sizeof *stage->loss_sum) : LOOM_OK;
 }
 
@@ -592,6 +642,7 @@ loom_status gpt_stage_logits(gpt_stage *stage, const int32_t *tokens, int64_t se
     TRY(loom_cp_reshape(trained->cp, sequences, seq));
     gpt_shape_init(&s, stage->model, stage->tp, sequences, seq);
     s.cp = trained->cp;
+    s.ep = trained->ep;
     activations = (size_t)(2 * s.Tl * s.D) * sizeof *buffers;
     ids = (size_t)s.T * sizeof *tokens;
     TRY(loom_alloc(stage->device, activations + ids, LOOM_MEM_WORKSPACE, (void **)&buffers));

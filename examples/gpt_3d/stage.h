@@ -25,6 +25,7 @@ typedef struct gpt_chunk {
     int *first_param; /* [layers + 1] where each block's parameters begin in stage->params */
     int slots;
     gpt_slot *slot;
+    loom_moe_record *shared_record; /* of all layers with experts, where everything is recomputed */
     float *memory;
 } gpt_chunk;
 
@@ -33,6 +34,7 @@ typedef struct gpt_stage {
     loom_mesh *mesh;
     loom_device *device;
     loom_tp *tp;
+    loom_ep *ep; /* NULL: the model has no experts */
     gpt_shape shape;
     bool recompute; /* keep only the input of every block, run it again in backward */
     int64_t micro_batches;
@@ -75,7 +77,7 @@ loom_status gpt_stage_begin(gpt_stage *stage, const gpt_batch *batch);
 loom_status gpt_stage_loss(gpt_stage *stage, double *loss_sum);
 
 /* Forward without backward, of whole sequences, tokens [sequences, seq], no more and no longer than training's: for text and for tests. Every rank of a
- * data-parallel replica (tp x cp x pp) calls. logits [rows, vocab] of the tokens first_row .. first_row + rows - 1, on every rank. */
+ * data-parallel replica (tp x cp x pp) calls; with experts every rank of the world, since they may be on any. logits [rows, vocab] of the tokens first_row .. first_row + rows - 1, on every rank. */
 loom_status gpt_stage_logits(gpt_stage *stage, const int32_t *tokens, int64_t sequences, int64_t seq, int64_t first_row, int64_t rows,
                              float *logits);
 

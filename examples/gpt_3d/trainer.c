@@ -205,6 +205,8 @@ static loom_status run_step(gpt_trainer *t, int64_t step, gpt_step *result)
     loom_span_begin(t->monitor, LOOM_TIME_COMPUTE, "optimizer");
     TRY(loom_dp_finish(t->dp, (double)gpt_trainer_tokens(t), result->lr, step + 1, &update));
     loom_span_end(t->monitor);
+    if (t->stage->ep)
+        TRY(loom_ep_finish(t->stage->ep, &result->load));
     result->grad_norm = update.grad_norm;
     result->tokens = gpt_trainer_tokens(t);
     return sum_loss(t, &result->loss);

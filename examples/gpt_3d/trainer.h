@@ -30,6 +30,7 @@ typedef struct gpt_step {
     double grad_norm, lr, seconds;
     double breakdown[LOOM_TIME_KINDS];
     int64_t tokens; /* of the global batch */
+    loom_ep_load load; /* of a model with experts */
 } gpt_step;
 
 /* Collective over `world`, whose device is the run's. `run` must outlive the trainer. A dry device (see device.h) rehearses: data and weights are not read. */

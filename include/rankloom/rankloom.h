@@ -19,6 +19,7 @@
 #include <rankloom/mesh.h>
 #include <rankloom/tp.h>
 #include <rankloom/cp.h>
+#include <rankloom/ep.h>
 #include <rankloom/pp.h>
 #include <rankloom/dp.h>
 #include <rankloom/safetensors.h>

@@ -1,0 +1,92 @@
+/* Expert parallelism: a mixture-of-experts layer whose experts are spread over ranks. Knows nothing of transformers.
+ *
+ * Parallel folding: the ranks of a stage, tp x cp x dp of them, are for experts also etp x ep x edp. Each ep rank has experts / ep whole
+ * experts, of which each etp rank has some of the columns; edp ranks have the same and add up their gradients.
+ *
+ * Every token of the stage is routed by exactly one rank. With sequence parallelism (or tp 1) a rank routes the tokens it holds between the tp
+ * regions; without it tp ranks hold the same tokens and each takes its share of them (loom_moe_own_tokens), so that none is computed twice:
+ * the caller puts the shares together again, which the sum that leaves a tp region does by the way.
+ *
+ * A layer's forward is dispatch, compute, combine; its backward the same three. Between them tokens travel on a stream of their own, so the
+ * caller may compute something else (shared experts). Every rank of ep and etp makes every call, also with no token: the counts are exchanged
+ * first, and a rank that gets none takes part with zero rows. No token is dropped, whatever the load: buffers grow.
+ *
+ * The choice depends on a token's logits alone and each sum over experts has the order of the choice, so ep changes no bit of the result.
+ *
+ * The balance loss is 'switch': E / k * sum over experts of (share of the choices that went to e, the sum over e being k) * (mean score of e), over
+ * all tokens of one micro-batch, on whatever tp and cp ranks they are; or 'sequence': the same inside each sequence, with scores divided by
+ * their sum over experts, then the mean over sequences. Its gradient is that of the mean over micro-batches times the count of tokens, to
+ * match losses that are sums over tokens. */
+#ifndef RANKLOOM_EP_H
+#define RANKLOOM_EP_H
+
+#include <rankloom/kernels.h>
+#include <rankloom/mesh.h>
+#include <rankloom/shard.h>
+LOOM_BEGIN
+
+typedef struct loom_ep loom_ep;                 /* what the layers of one model share; opaque */
+typedef struct loom_moe_layer loom_moe_layer;   /* one layer of experts and its router; opaque */
+typedef struct loom_moe_record loom_moe_record; /* what a layer keeps from forward to backward, for one micro-batch; opaque */
+
+LOOM_API loom_status loom_ep_open(loom_mesh *mesh, loom_kernels *kernels, loom_stream *compute, loom_ep **ep);
+LOOM_API void loom_ep_close(loom_ep *ep); /* accepts NULL; after its layers and records */
+
+typedef struct loom_moe_layer_config {
+    const loom_moe *moe; /* lent until the layer is closed */
+    int64_t hidden;
+    const char *router;         /* name of the router's weight [experts, hidden] */
+    const char *selection_bias; /* name of the bias [experts], where moe->selection_bias */
+    const char *experts;        /* expert N has EXPERTS.N.GATE.weight and so on */
+    const char *gate, *up, *down;
+    double init_std, init_std_down;
+    int64_t sequences, seq; /* of a micro-batch, as this cp rank holds it: what the balance loss is taken over */
+} loom_moe_layer_config;
+
+/* Makes the parameters and adds them to `params`: router, selection bias, then gate, up and down of each expert that is here. Experts are SwiGLU.
+ * The selection bias is a parameter that gets no gradient, so the optimizer leaves it as it is; loom_ep_finish() steers it. */
+LOOM_API loom_status loom_moe_layer_open(loom_ep *ep, const loom_moe_layer_config *config, loom_param_list *params, loom_moe_layer **layer);
+LOOM_API void loom_moe_layer_close(loom_moe_layer *layer); /* accepts NULL */
+
+/* Memory of one micro-batch in flight of any layer like `layer`, for up to `tokens` routed by this rank. What depends on the load starts at its
+ * balanced size and grows. */
+LOOM_API loom_status loom_moe_record_open(const loom_moe_layer *layer, int64_t tokens, loom_moe_record **record);
+LOOM_API void loom_moe_record_close(loom_moe_record *record); /* accepts NULL */
+
+/* Which of the `tokens` rows that this rank holds between the tp regions it routes. */
+LOOM_API loom_range loom_moe_own_tokens(const loom_ep *ep, int64_t tokens);
+
+/* Routes x [tokens, hidden], whose first row is token `first` of the micro-batch, and sends the rows to their experts. x is lent until the end
+ * of the layer's backward. */
+LOOM_API loom_status loom_moe_dispatch(loom_moe_layer *layer, loom_moe_record *record, const float *x, int64_t tokens, int64_t first);
+/* The experts that are here; sends their results back. */
+LOOM_API loom_status loom_moe_compute(loom_moe_layer *layer, loom_moe_record *record);
+/* y [tokens, hidden] = (or +=) the weighted sum of the results. */
+LOOM_API loom_status loom_moe_combine(loom_moe_layer *layer, loom_moe_record *record, float *y, bool accumulate);
+
+/* Gradients of router and experts are added to; overwrites parts of the record. x as in forward. dy is lent to the end. */
+LOOM_API loom_status loom_moe_dispatch_backward(loom_moe_layer *layer, loom_moe_record *record, const float *x, const float *dy);
+LOOM_API loom_status loom_moe_compute_backward(loom_moe_layer *layer, loom_moe_record *record);
+/* dx [tokens, hidden] = (or +=) the gradient of x. */
+LOOM_API loom_status loom_moe_combine_backward(loom_moe_layer *layer, loom_moe_record *record, float *dx, bool accumulate);
+
+/* The layer's balance loss of this micro-batch, without its coefficient: the same on every tp and cp rank. Valid from dispatch_backward on; waits. */
+LOOM_API loom_status loom_moe_balance(loom_moe_layer *layer, const loom_moe_record *record, double *value);
+/* The chosen experts [tokens, top_k], best first, and how many rows each rank of ep was sent and sent here: borrowed. For tests and tools. */
+LOOM_API const int32_t *loom_moe_ids(const loom_moe_record *record);
+LOOM_API const size_t *loom_moe_sent(const loom_moe_record *record);
+LOOM_API const size_t *loom_moe_received(const loom_moe_record *record);
+
+/* How the tokens of a step spread over experts, over the global batch and all stages. */
+typedef struct loom_ep_load {
+    double most; /* choices of the busiest expert over the mean of its layer: the worst layer's */
+    double idle; /* share of experts that no token chose: the worst stage's */
+} loom_ep_load;
+
+/* A step is: begin, micro-batches, (the optimizer,) finish. Finish counts the choices of the global batch and steers selection biases:
+ * bias += speed * sign(mean count - count). Collective over all ranks. */
+LOOM_API loom_status loom_ep_begin(loom_ep *ep);
+LOOM_API loom_status loom_ep_finish(loom_ep *ep, loom_ep_load *load);
+
+LOOM_END
+#endif

@@ -1,0 +1,95 @@
+/* What the files of lib/ep share. */
+#ifndef LOOM_EP_EP_H
+#define LOOM_EP_EP_H
+
+#include <rankloom/ep.h>
+
+/* Device memory that grows with the load. */
+typedef struct loom_ep_buffer {
+    float *data;
+    int64_t capacity; /* elements */
+    loom_memory_use use;
+} loom_ep_buffer;
+
+struct loom_ep {
+    loom_mesh *mesh;
+    loom_device *device;
+    loom_kernels *kernels;
+    loom_stream *compute; /* borrowed */
+    loom_stream *comm;    /* own: tokens on their way */
+    loom_event *computed, *communicated;
+    loom_comm *ep, *etp; /* borrowed from the mesh */
+    int ep_size, etp_size;
+
+    /* Rows between their stations; all layers use the same. */
+    loom_ep_buffer leaving;   /* choices of this rank's tokens, sorted by expert, before they go and after they come back */
+    loom_ep_buffer arrived;   /* rows that the ep group sent here, by source rank */
+    loom_ep_buffer gathered;  /* those of all etp ranks */
+    loom_ep_buffer partial;   /* what each etp rank computed of this rank's rows */
+    loom_ep_buffer of_expert; /* results, or gradients, sorted by local expert */
+
+    loom_moe_layer **layer;
+    int layers;
+    double *loads; /* device: [layers][experts] choices in this step, and room for a loom_ep_load */
+    double *counted; /* host: the same, of this rank */
+};
+
+/* One expert of this rank. */
+typedef struct loom_ep_expert {
+    loom_param gate, up, down;
+} loom_ep_expert;
+
+struct loom_moe_layer {
+    loom_ep *ep;
+    const loom_moe *moe;
+    int64_t hidden, ffn;  /* ffn: columns of an expert that this etp rank has */
+    int64_t experts_here; /* local expert e is expert e + ep rank * experts_here */
+    int64_t sequences, seq;
+    int index;            /* in ep->layer */
+    loom_router_rule rule;
+    loom_param router, bias;
+    loom_ep_expert *expert;
+};
+
+struct loom_moe_record {
+    loom_ep *ep;
+    int64_t capacity, hidden, ffn, experts, experts_here, top_k, units;
+    float *memory; /* what the pointers of this rank's tokens point into */
+    float *logits_TE, *scores_TE, *lse_T, *dlogits_TE, *weights_TK, *dweights_TK, *returned_RD;
+    float *stats, *slopes; /* counts and score sums of the micro-batch, [2][unit][expert], and what the balance loss makes of them */
+    int32_t *integers;
+    int32_t *ids_TK, *rows_TK, *order_R, *offsets_E, *counts_E; /* row of each choice, choice of each row, first row of each expert */
+    int32_t *tables; /* counts of [etp][ep][local expert], who sends what here */
+    double *balance; /* the loss, as gradients see it */
+
+    int64_t tokens, first; /* of this micro-batch */
+    int32_t *host_offsets, *host_counts, *host_tables;
+    size_t *sent, *received, *sent_at, *received_at; /* [ep] rows */
+    size_t *of_etp, *of_etp_at;                      /* [etp] rows that arrived at each member */
+    int64_t *expert_rows;                            /* [experts_here] */
+    int64_t rows;                                    /* their sum */
+    loom_ep_buffer x, wide, active; /* by local expert: input, gate and up side by side, activation */
+    loom_ep_buffer places;          /* int32: for each row as gathered its place among the rows by expert, then the reverse */
+};
+
+/* open.c: at least `count` elements; what was there is lost. Waits for both streams before it lets go of memory. */
+loom_status loom_ep_reserve(loom_ep *ep, loom_ep_buffer *buffer, int64_t count);
+
+/* exchange.c. The counts of record->ids_TK travel, and the record says who sends what to whom. */
+loom_status loom_ep_plan(loom_ep *ep, loom_moe_record *record);
+/* Rows in ep->leaving go to their experts; with only one rank they are there already. */
+loom_status loom_ep_send_out(loom_ep *ep, loom_moe_record *record);
+/* The rows that came, sorted by local expert, into to_RD [record->rows, hidden]. */
+loom_status loom_ep_take_in(loom_ep *ep, loom_moe_record *record, float *to_RD);
+/* from_RD, rows by local expert of which each etp rank has a part of the sum, back to where they came from: `to` [choices, hidden]. */
+loom_status loom_ep_send_back(loom_ep *ep, loom_moe_record *record, const float *from_RD, float *to);
+/* Later work of compute sees what send_back delivered. */
+loom_status loom_ep_wait_back(loom_ep *ep);
+/* Nothing travels: every expert is on this rank alone. */
+bool loom_ep_alone(const loom_ep *ep);
+
+/* experts.c: out [rows, hidden] of the rows in record->x; and the gradients: d is that of the results on entry, of x on return. */
+loom_status loom_ep_experts(loom_moe_layer *layer, loom_moe_record *record, float *out);
+loom_status loom_ep_experts_backward(loom_moe_layer *layer, loom_moe_record *record, float *d);
+
+#endif
