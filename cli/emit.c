@@ -196,7 +196,7 @@ const loom_command loom_command_emit = {
     .operands = "RUN.yaml|LAYOUT.yaml",
     .least = 1,
     .most = 1,
-    .about = "Refuses what the framework cannot say, with every reason. megatron prints one flag a line, for $(cat FILE). Versions and words are in docs/emit.md.",
+    .about = "Refuses what the framework cannot say, with every reason. megatron prints one flag a line, quoted for a shell or xargs -a FILE torchrun … Versions and words are in docs/emit.md.",
     .options = emit_options,
     .run = run,
 };

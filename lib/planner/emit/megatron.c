@@ -139,7 +139,7 @@ static void add_context_flags(loom_text *out, const loom_megatron *m)
         loom_text_add(out, "--hierarchical-context-parallel-sizes %d %d\n", m->inner_cp, m->cp / m->inner_cp);
 }
 
-/* One flag a line, for $(cat FILE), xargs or an array. Comments would reach the parser, so there are none. */
+/* One flag a line, quoted for a shell or xargs. Comments would reach the parser, so there are none. */
 void loom_emit_megatron(loom_emission *e)
 {
     char stages[STAGES_BYTES];
