@@ -11,8 +11,6 @@ typedef struct awaited_key {
     uint64_t hash;
 } awaited_key;
 
-typedef enum pending { NOTHING_PENDING, WAIT_PENDING, BARRIER_PENDING } pending;
-
 struct loom_store_session {
     loom_store_session *next, *previous;
     loom_store_service *service;
@@ -21,10 +19,9 @@ struct loom_store_session {
     loom_request_scan scan;
     loom_bytes replies;
 
-    pending pending; /* the WAIT or BARRIER that was not answered yet */
-    uint64_t wait_number;
-    loom_bytes wait_request; /* the keys' bytes */
-    awaited_key *awaited;    /* [n_awaited] into wait_request: those that nobody has set so far */
+    uint64_t wait_number;   /* of the WAIT or BARRIER that was not answered yet */
+    loom_bytes wait_keys;   /* the keys' bytes */
+    awaited_key *awaited;   /* [n_awaited] into wait_keys: those that did not come so far; none: nothing is pending */
     size_t n_awaited;
 };
 
@@ -44,11 +41,10 @@ loom_store_session *loom_store_session_open(loom_store_service *service)
 
 static void forget_wait(loom_store_session *session)
 {
-    session->pending = NOTHING_PENDING;
     free(session->awaited);
     session->awaited = NULL;
     session->n_awaited = 0;
-    loom_bytes_free(&session->wait_request);
+    loom_bytes_free(&session->wait_keys);
 }
 
 void loom_store_session_close(loom_store_session *session)
@@ -107,13 +103,13 @@ static void announce_value(loom_store_service *service, loom_span key)
     uint64_t hash = loom_fnv1a64(key.data, key.size);
 
     for (loom_store_session *s = service->sessions; s; s = s->next)
-        if (s->pending == WAIT_PENDING && strike_off(s, key, hash) && s->n_awaited == 0)
+        if (strike_off(s, key, hash) && s->n_awaited == 0)
             end_wait(s);
 }
 
 static bool waits_for(const loom_store_session *session, loom_span key, uint64_t hash)
 {
-    for (size_t i = 0; session->pending == WAIT_PENDING && i < session->n_awaited; i++)
+    for (size_t i = 0; i < session->n_awaited; i++)
         if (session->awaited[i].hash == hash && loom_span_equal(session->awaited[i].key, key))
             return true;
     return false;
@@ -172,8 +168,8 @@ static bool answer_compare_set(loom_store_session *session, loom_field_reader *f
     }
     if (!loom_store_put(&session->service->table, key, desired))
         return false;
-    loom_bytes_append_string(&session->replies, desired);
     announce_value(session->service, key);
+    loom_bytes_append_string(&session->replies, desired);
     return true;
 }
 
@@ -210,8 +206,8 @@ static bool answer_add(loom_store_session *session, loom_field_reader *fields)
 
     if (!loom_store_increase(&session->service->table, key, (int64_t)loom_field_u64(fields), &sum))
         return false;
-    loom_bytes_append_u64(&session->replies, (uint64_t)sum);
     announce_value(session->service, key);
+    loom_bytes_append_u64(&session->replies, (uint64_t)sum);
     return true;
 }
 
@@ -225,37 +221,40 @@ static bool answer_check(loom_store_session *session, loom_field_reader *fields)
     return true;
 }
 
-/* A second WAIT on a connection takes the place of the first: there is one reply in total. */
-static bool answer_wait(loom_store_session *session, loom_field_reader *fields)
+/* Waits for the strings in `keys`; a second WAIT on a connection takes the place of the first, so there is one reply in total. */
+static bool begin_wait(loom_store_session *session, loom_bytes *keys, size_t n_keys)
 {
-    uint64_t n_keys = loom_field_u64(fields);
-    loom_bytes keys = {0};
-    loom_field_reader copy;
+    loom_field_reader fields = {keys->data};
 
     forget_wait(session);
-    for (uint64_t i = 0; i < n_keys; i++) {
+    session->wait_keys = *keys;
+    session->awaited = calloc(n_keys, sizeof *session->awaited);
+    if (keys->failed || !session->awaited)
+        return false;
+    for (; session->n_awaited < n_keys; session->n_awaited++) {
+        loom_span key = loom_field_string(&fields);
+        session->awaited[session->n_awaited] = (awaited_key){key, loom_fnv1a64(key.data, key.size)};
+    }
+    session->wait_number = session->service->n_waits++;
+    return true;
+}
+
+static bool answer_wait(loom_store_session *session, loom_field_reader *fields)
+{
+    loom_bytes missing = {0};
+    size_t n_missing = 0;
+
+    for (uint64_t n = loom_field_u64(fields); n > 0; n--) {
         loom_span key = loom_field_string(fields);
         if (!loom_store_present(&session->service->table, key)) {
-            loom_bytes_append_string(&keys, key);
-            session->n_awaited++;
+            loom_bytes_append_string(&missing, key);
+            n_missing++;
         }
     }
-    if (session->n_awaited == 0) {
-        loom_bytes_append_u8(&session->replies, LOOM_STORE_READY);
-        return true;
-    }
-    session->wait_request = keys;
-    session->awaited = calloc(session->n_awaited, sizeof *session->awaited);
-    if (keys.failed || !session->awaited)
-        return false;
-
-    copy.next = keys.data;
-    for (size_t i = 0; i < session->n_awaited; i++) {
-        session->awaited[i].key = loom_field_string(&copy);
-        session->awaited[i].hash = loom_fnv1a64(session->awaited[i].key.data, session->awaited[i].key.size);
-    }
-    session->pending = WAIT_PENDING;
-    session->wait_number = session->service->n_waits++;
+    if (n_missing > 0)
+        return begin_wait(session, &missing, n_missing);
+    forget_wait(session);
+    loom_bytes_append_u8(&session->replies, LOOM_STORE_READY);
     return true;
 }
 
@@ -318,11 +317,20 @@ static bool answer_queue_push(loom_store_session *session, loom_field_reader *fi
     return true;
 }
 
+static uint64_t queue_length(const loom_store_session *session, loom_span key)
+{
+    const loom_store_entry *entry = loom_store_find(&session->service->table, key);
+
+    return entry ? (uint64_t)entry->n_items : 0;
+}
+
+/* How many there were, and the first of them. */
 static bool answer_queue_pop(loom_store_session *session, loom_field_reader *fields)
 {
-    loom_store_item *item = loom_store_pop(&session->service->table, loom_field_string(fields));
+    loom_span key = loom_field_string(fields);
 
-    loom_bytes_append_u64(&session->replies, item ? 1 : 0);
+    loom_bytes_append_u64(&session->replies, queue_length(session, key));
+    loom_store_item *item = loom_store_pop(&session->service->table, key);
     if (item)
         loom_bytes_append_string(&session->replies, (loom_span){item->data, item->size});
     free(item);
@@ -331,33 +339,25 @@ static bool answer_queue_pop(loom_store_session *session, loom_field_reader *fie
 
 static bool answer_queue_len(loom_store_session *session, loom_field_reader *fields)
 {
-    const loom_store_entry *entry = loom_store_find(&session->service->table, loom_field_string(fields));
-
-    loom_bytes_append_u64(&session->replies, entry ? (uint64_t)entry->n_items : 0);
+    loom_bytes_append_u64(&session->replies, queue_length(session, loom_field_string(fields)));
     return true;
 }
 
-/* A barrier's key is good once: who comes after it opened passes. Who left after arriving stays counted. */
+/* The key counts who arrived, as ADD would, and is good once: who comes after it opened passes. Who left after arriving stays counted. */
 static bool answer_barrier(loom_store_session *session, loom_field_reader *fields)
 {
     loom_span key = loom_field_string(fields);
-    int64_t world = (int64_t)loom_field_u64(fields);
-    loom_store_entry *entry = loom_store_insert(&session->service->table, key);
+    int64_t world = (int64_t)loom_field_u64(fields), n_arrived;
+    loom_bytes awaited = {0};
 
-    if (!entry)
+    if (!loom_store_increase(&session->service->table, key, 1, &n_arrived))
         return false;
-    forget_wait(session);
-    if (entry->n_arrived < INT64_MAX)
-        entry->n_arrived++;
-    if (entry->n_arrived < world) {
-        loom_bytes_append(&session->wait_request, key.data, key.size);
-        session->pending = BARRIER_PENDING;
-        return !session->wait_request.failed;
+    if (n_arrived < world) {
+        loom_bytes_append_string(&awaited, key);
+        return begin_wait(session, &awaited, 1);
     }
+    announce_value(session->service, key);
     loom_bytes_append_u8(&session->replies, LOOM_STORE_READY);
-    for (loom_store_session *s = session->service->sessions; s; s = s->next)
-        if (s->pending == BARRIER_PENDING && loom_span_equal((loom_span){s->wait_request.data, s->wait_request.size}, key))
-            end_wait(s);
     return true;
 }
 

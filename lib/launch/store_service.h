@@ -1,9 +1,11 @@
 /* What a store answers: the state machine of the protocol, without sockets. Clients are sessions that are fed bytes.
  *
- * Behaves as PyTorch 2.15's default server (libuv) in every reply, with two choices of our own:
+ * Behaves as PyTorch 2.15's default server (libuv) in every reply (test/soak/store_against_torch.py compares them), with choices of our own:
  *   - a client that does not begin with a right VALIDATE is cut off (as PyTorch's other server does; libuv leaves it open and mute),
  *     so that a stranger on the port learns at once that he is wrong;
- *   - a request is at most LOOM_STORE_REQUEST_BYTES long. */
+ *   - a request is at most LOOM_STORE_REQUEST_BYTES long;
+ *   - a COMPARE_SET that stores nothing wakes nobody, and a WAIT for several keys sees what is queued already (libuv: not so);
+ *   - a second WAIT on a connection takes the place of the first. */
 #ifndef LAUNCH_STORE_SERVICE_H
 #define LAUNCH_STORE_SERVICE_H
 

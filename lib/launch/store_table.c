@@ -93,7 +93,7 @@ loom_store_entry *loom_store_insert(loom_store_table *table, loom_span key)
 /* Takes an entry out once nothing is left in it. */
 static void remove_if_bare(loom_store_table *table, loom_store_entry *entry)
 {
-    if (entry->has_value || entry->n_items || entry->n_arrived)
+    if (entry->has_value || entry->n_items)
         return;
 
     loom_store_entry **link = &table->buckets[entry->hash % table->n_buckets];

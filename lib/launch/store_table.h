@@ -10,7 +10,7 @@ typedef struct loom_store_item { /* one element of a queue */
     uint8_t data[];
 } loom_store_item;
 
-/* A key has a value, a queue of items, a count of those who arrived at a barrier, or several of these: they do not see one another. */
+/* A key has a value, a queue of items, or both: they do not see one another. */
 typedef struct loom_store_entry {
     struct loom_store_entry *next; /* of the same bucket */
     uint64_t hash;
@@ -18,7 +18,6 @@ typedef struct loom_store_entry {
     loom_bytes value;
     loom_store_item *first_item, *last_item;
     int64_t n_items;
-    int64_t n_arrived; /* barrier */
     size_t key_size;
     uint8_t key[];
 } loom_store_entry;

@@ -336,6 +336,56 @@ static void a_queued_item_wakes_the_longest_waiter_only(void **state)
     loom_store_service_free(&service);
 }
 
+/* Seen with PyTorch 2.15 (test/soak/store_against_torch.py): the reply counts the queue as it was before. */
+static void a_pop_tells_how_many_there_were(void **state)
+{
+    loom_store_service service = {0};
+    loom_store_session *session = greet(&service);
+    loom_bytes expected = {0};
+
+    (void)state;
+    send_request(session, with_value(request(LOOM_OP_QUEUE_PUSH, "/q"), "first"));
+    send_request(session, with_value(request(LOOM_OP_QUEUE_PUSH, "/q"), "second"));
+    send_request(session, request(LOOM_OP_QUEUE_POP, "/q"));
+    loom_bytes_append_u64(&expected, 2);
+    loom_bytes_append_string(&expected, loom_span_of_text("first"));
+    assert_int_equal(loom_store_session_replies(session)->size, expected.size);
+    assert_memory_equal(loom_store_session_replies(session)->data, expected.data, expected.size);
+    loom_bytes_free(&expected);
+    loom_store_service_free(&service);
+}
+
+static loom_bytes barrier(const char *key, uint64_t world)
+{
+    loom_bytes message = request(LOOM_OP_BARRIER, key);
+
+    loom_bytes_append_u64(&message, world);
+    return message;
+}
+
+/* Seen there too: the key counts the arrivals, is listed, and opens once for good, whoever waits for it in whatever way. */
+static void a_barrier_is_a_counter_that_opens_once(void **state)
+{
+    loom_store_service service = {0};
+    loom_store_session *first = greet(&service), *second = greet(&service), *waiting = greet(&service);
+    static const uint8_t count_keys[] = {LOOM_OP_GET_NUM_KEYS};
+
+    (void)state;
+    send_request(waiting, request(LOOM_OP_WAIT, "/b"));
+    send_request(first, barrier("/b", 2));
+    assert_true(loom_store_session_feed(second, count_keys, 1));
+    assert_int_equal(loom_store_session_replies(second)->data[0], 1);
+    loom_bytes_drop_front(loom_store_session_replies(second), 8);
+    assert_int_equal(loom_store_session_replies(first)->size + loom_store_session_replies(waiting)->size, 0);
+    send_request(second, barrier("/b", 2));
+    assert_int_equal(loom_store_session_replies(first)->size, 1);
+    assert_int_equal(loom_store_session_replies(second)->size, 1);
+    assert_int_equal(loom_store_session_replies(waiting)->size, 1);
+    send_request(first, barrier("/b", 2)); /* late: passes */
+    assert_int_equal(loom_store_session_replies(first)->size, 2);
+    loom_store_service_free(&service);
+}
+
 /* The length is judged when it arrives: nobody makes the server keep room for bytes that may never come. */
 static void lengths_beyond_the_limits_end_the_connection_at_once(void **state)
 {
@@ -416,6 +466,8 @@ int main(void)
         cmocka_unit_test(a_cancel_behind_the_key_gets_both_replies),
         cmocka_unit_test(a_waiter_that_hangs_up_harms_nobody),
         cmocka_unit_test(a_queued_item_wakes_the_longest_waiter_only),
+        cmocka_unit_test(a_pop_tells_how_many_there_were),
+        cmocka_unit_test(a_barrier_is_a_counter_that_opens_once),
         cmocka_unit_test(lengths_beyond_the_limits_end_the_connection_at_once),
         cmocka_unit_test(input_byte_by_byte_costs_no_more_than_in_one_piece),
         cmocka_unit_test(sums_stay_within_64_bits),
