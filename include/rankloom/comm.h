@@ -79,7 +79,7 @@ LOOM_API loom_status loom_broadcast(loom_comm *comm, void *buffer, size_t count,
 LOOM_API loom_status loom_barrier(loom_comm *comm, const char *name, loom_stream *stream);
 
 /* --- point to point ---------------------------------------------------------------------------------------------------
- * Matched by (peer, tag), in order within a tag. A send is over when the peer has taken the data; so two ranks that both wait for
+ * Matched by (peer, tag); within a tag in the order in which their streams reach them. A send is over when the peer has taken the data; so two ranks that both wait for
  * a send before they post the receive end at the deadline with a message that names both calls. Between group_begin and group_end calls
  * on one stream only queue; at group_end they go on together, in any order. Count or dtype that differ are LOOM_E_MISMATCH on both. */
 LOOM_API loom_status loom_send(loom_comm *comm, const void *buffer, size_t count, loom_dtype dtype, int peer, uint64_t tag, loom_stream *stream);
@@ -89,7 +89,8 @@ LOOM_API loom_status loom_group_end(loom_comm *comm, loom_stream *stream);
 
 /* --- what travelled -------------------------------------------------------------------------------------------------------
  * Bytes that this rank hands to other ranks, by the algorithm-free law of each call (all_reduce 2(n-1)/n of the buffer, reduce_scatter and
- * all_gather (n-1)/n of the whole, all_to_all what is not its own, broadcast the buffer on every rank but one, send the message):
+ * all_gather (n-1)/n of the whole, all_to_all what is not its own, broadcast the buffer on every rank but the one before the root, send the
+ * message; rounded down to bytes; making comms counts as a call without bytes):
  * the same figure on every transport, so the planner can predict it exactly. */
 typedef struct loom_traffic {
     uint64_t calls[LOOM_CALL_KINDS];

@@ -42,8 +42,8 @@ typedef struct loom_cp_config {
     bool documents;                    /* masks will name documents */
 } loom_cp_config;
 
-/* Collective over the cp axis: a hybrid makes its two groups here. All buffers are allocated here, as LOOM_MEM_COMM; a step allocates nothing.
- * `mesh`, `kernels` and `compute` must outlive it. A sequence or heads that the kind cannot split are LOOM_E_INVALID with what it can. */
+/* Collective over the cp axis: a hybrid makes its two groups here. All buffers are allocated here (messages as LOOM_MEM_COMM, positions as
+ * LOOM_MEM_OTHER); a step allocates nothing. `mesh`, `kernels` and `compute` must outlive it. A sequence or heads that the kind cannot split are LOOM_E_INVALID with what it can. */
 LOOM_API loom_status loom_cp_open(loom_mesh *mesh, loom_kernels *kernels, loom_stream *compute, const loom_cp_config *config, loom_cp **cp);
 LOOM_API void loom_cp_close(loom_cp *cp); /* accepts NULL */
 

@@ -26,8 +26,8 @@ typedef enum loom_memory_use {
 } loom_memory_use;
 LOOM_API const char *loom_memory_use_name(loom_memory_use use);
 
-typedef struct loom_device loom_device; /* opaque; one thread at a time allocates from it */
-typedef struct loom_stream loom_stream; /* opaque; an in-order queue */
+typedef struct loom_device loom_device; /* opaque; any thread may allocate from it */
+typedef struct loom_stream loom_stream; /* opaque; an in-order queue; one thread at a time enqueues */
 typedef struct loom_event loom_event;   /* opaque; a point in a stream */
 
 typedef struct loom_device_config {
@@ -62,7 +62,7 @@ LOOM_API void loom_device_reset_peak(loom_device *device);
  * Work enqueued on one stream happens in that order. CPU streams come in two kinds. An inline stream has no thread: compute runs at
  * once in the caller; communication that has to wait for a peer stays queued and goes on whenever its owner calls anything of
  * this header or of comm.h on *any* of the device's streams, so a message posted on one stream makes progress under compute on another.
- * A worker stream has a thread of its own. */
+ * A worker stream has a thread of its own. All inline streams of a device belong to one thread at a time; other threads use worker streams. */
 typedef enum loom_stream_kind { LOOM_STREAM_INLINE, LOOM_STREAM_WORKER } loom_stream_kind;
 
 LOOM_API loom_status loom_stream_open(loom_device *device, loom_stream_kind kind, const char *name, loom_stream **stream);
@@ -88,7 +88,8 @@ LOOM_API loom_status loom_event_open(loom_device *device, loom_event **event);
 LOOM_API void loom_event_close(loom_event *event);                                 /* accepts NULL */
 LOOM_API loom_status loom_event_record(loom_event *event, loom_stream *stream);      /* the point after what is queued now */
 LOOM_API loom_status loom_stream_wait_event(loom_stream *stream, loom_event *event); /* later work of stream waits for it */
-LOOM_API loom_status loom_event_query(const loom_event *event);                      /* LOOM_OK or LOOM_PENDING */
+/* LOOM_OK, LOOM_PENDING, or the failure of the stream it was recorded on (also when that stream was closed before it got there). */
+LOOM_API loom_status loom_event_query(const loom_event *event);
 
 LOOM_END
 #endif

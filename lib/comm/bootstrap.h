@@ -7,6 +7,7 @@
 typedef struct loom_bootstrap {
     void *context;
     int rank, size;
+    const char *hint; /* a name or address that all ranks can reach, or NULL */
     loom_status (*set)(void *context, const char *key, const void *value, size_t bytes);
     /* Waits for the key; LOOM_E_PEER at the deadline. */
     loom_status (*get)(void *context, const char *key, void *value, size_t capacity, size_t *bytes, double deadline_s);

@@ -43,3 +43,15 @@ const char *loom_rank_describe(const loom_comm *comm, int rank, char text[LOOM_R
         snprintf(text, LOOM_RANK_TEXT, "rank %d (rank %d of the world)", rank, comm->members[rank]);
     return text;
 }
+
+const char *loom_missed_verb(loom_call_kind kind)
+{
+    switch (kind) {
+    case LOOM_CALL_SEND:
+        return "did not take it";
+    case LOOM_CALL_RECV:
+        return "did not send it";
+    default:
+        return "did not arrive";
+    }
+}

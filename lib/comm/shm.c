@@ -21,16 +21,17 @@ _Static_assert(sizeof(shm_card) <= LOOM_CARD_BYTES, "a card fits");
 
 /* --- the world ---------------------------------------------------------------------------------------------------------- */
 
-static loom_status present(loom_world *world, char card[LOOM_CARD_BYTES])
+static loom_status present(loom_world *world, const char *hint, char card[LOOM_CARD_BYTES])
 {
     const loom_segment *heap = loom_device_segment(world->device);
     shm_card mine = {0};
     shm_world *w = calloc(1, sizeof *w);
     loom_status status;
 
+    (void)hint;
     if (!w)
         return loom_fail(LOOM_E_MEMORY, "no memory for the shared-memory transport");
-    world->state = w;
+    world->states[LOOM_SHM] = w;
     if ((status = loom_device_take(world->device, sizeof *w->desk, true, (void **)&w->desk)) < 0)
         return status;
     loom_segment_get_name(heap, &mine.segment);
@@ -54,8 +55,9 @@ static loom_status meet_peer(shm_peer *peer, const shm_card *card)
 
 static loom_status open_world(loom_world *world, const char (*cards)[LOOM_CARD_BYTES])
 {
-    shm_world *w = world->state;
+    shm_world *w = world->states[LOOM_SHM];
 
+    world->device->rung_by_peers = world->size > 1;
     w->peers = calloc((size_t)world->size, sizeof *w->peers);
     if (!w->peers)
         return loom_fail(LOOM_E_MEMORY, "no memory for %d peers", world->size);
@@ -106,7 +108,7 @@ static void destroy(loom_device *device, shm_comm *c, bool give_back)
 /* Comms that this rank has left: the heap gets their memory back once every peer has said that it looks there no more. */
 static void visit_graves(loom_world *world)
 {
-    shm_world *w = world->state;
+    shm_world *w = world->states[LOOM_SHM];
 
     for (shm_comm **link = &w->graves; *link;) {
         shm_comm *c = *link;
@@ -125,7 +127,7 @@ static void visit_graves(loom_world *world)
 /* What peers may still read stays in the heap until the device is closed: this rank's desk, and boxes of comms that others have not left yet. */
 static void close_world(loom_world *world)
 {
-    shm_world *w = world->state;
+    shm_world *w = world->states[LOOM_SHM];
 
     if (!w)
         return;
@@ -141,9 +143,11 @@ static void close_world(loom_world *world)
         if (w->peers[r].pidfd >= 0)
             close(w->peers[r].pidfd);
     }
+    if (!w->peers) /* never opened: nobody knows the desk */
+        loom_device_give(world->device, w->desk);
     free(w->peers);
     free(w);
-    world->state = NULL;
+    world->states[LOOM_SHM] = NULL;
 }
 
 /* --- comms ---------------------------------------------------------------------------------------------------------------- */
@@ -179,7 +183,7 @@ static loom_status prepare(loom_comm *comm, uint64_t *address)
 
 static loom_status join(loom_comm *comm, const uint64_t *addresses)
 {
-    const shm_world *w = comm->world->state;
+    const shm_world *w = comm->world->states[LOOM_SHM];
     shm_comm *c = shm_of(comm);
 
     for (int r = 0; r < comm->size; r++) {
@@ -203,7 +207,7 @@ static void ring_all(const loom_comm *comm)
 static void leave(loom_comm *comm)
 {
     shm_comm *c = comm->state;
-    shm_world *w = comm->world->state;
+    shm_world *w = comm->world->states[LOOM_SHM];
 
     if (!c)
         return;
@@ -286,7 +290,7 @@ static loom_status check_failed(const loom_call *call)
 static loom_status check_gone(const loom_call *call)
 {
     const loom_comm *comm = call->comm;
-    const shm_world *w = comm->world->state;
+    const shm_world *w = comm->world->states[LOOM_SHM];
     shm_call *s = loom_call_scratch((loom_call *)call);
     char who[LOOM_RANK_TEXT], what[LOOM_CALL_TEXT];
 
@@ -325,7 +329,7 @@ static void add_missing(const loom_call *call, loom_text *text)
 static void add_whereabouts(const loom_call *call, loom_text *text)
 {
     const loom_comm *comm = call->comm;
-    const shm_world *w = comm->world->state;
+    const shm_world *w = comm->world->states[LOOM_SHM];
     char waits_in[LOOM_NOTICE_BYTES], who[LOOM_RANK_TEXT];
 
     for (int r = 0; r < comm->size; r++) {
@@ -341,14 +345,13 @@ static void add_whereabouts(const loom_call *call, loom_text *text)
 
 static loom_status expire(const loom_call *call)
 {
-    static const char *const verbs[LOOM_CALL_KINDS] = {[LOOM_CALL_SEND] = "did not take it", [LOOM_CALL_RECV] = "did not send it"};
     loom_text text = {0};
     char what[LOOM_CALL_TEXT];
     loom_status status;
 
     loom_text_add(&text, "%s of %d ranks: ", loom_call_describe(call, what), call->comm->size);
     add_missing(call, &text);
-    loom_text_add(&text, " %s within %g s", verbs[call->kind] ? verbs[call->kind] : "did not arrive", call->comm->world->deadline_s);
+    loom_text_add(&text, " %s within %g s", loom_missed_verb(call->kind), call->comm->world->deadline_s);
     add_whereabouts(call, &text);
     status = loom_fail(LOOM_E_PEER, "%s", loom_text_so_far(&text));
     loom_text_drop(&text);
@@ -359,7 +362,7 @@ static loom_status expire(const loom_call *call)
 static loom_status check(loom_call *call, double stalled_s)
 {
     static const double POST_AFTER_S = 0.02;
-    const shm_world *w = call->comm->world->state;
+    const shm_world *w = call->comm->world->states[LOOM_SHM];
     char what[LOOM_CALL_TEXT];
     loom_status status;
 

@@ -188,7 +188,7 @@ static inline void shm_prefetch_for_write(const char *lines, size_t bytes)
 static inline uint64_t shm_offset(const loom_comm *comm, const void *buffer, size_t bytes)
 {
     const shm_comm *c = shm_of(comm);
-    const shm_world *world = comm->world->state;
+    const shm_world *world = comm->world->states[LOOM_SHM];
     const char *base = c->bases[comm->rank];
 
     if (!bytes)

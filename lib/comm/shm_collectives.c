@@ -1,6 +1,7 @@
 /* Collectives in shared memory. Each begins alike (meet), and then one of three bodies does the work: small (data came with the posts), direct
  * (peers' buffers are read and written in their heaps), staged (through chunks). */
 #include "comm/shm.h"
+#include "comm/signature.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -95,10 +96,11 @@ static void post(loom_call *call)
     const loom_comm *comm = call->comm;
     shm_post *mine = post_of(call, comm->rank);
     bool v = call->kind == LOOM_CALL_ALL_TO_ALL_V;
+    loom_signature signature = loom_signature_of(call);
 
-    mine->count = call->count;
-    mine->what = (uint32_t)call->kind | (uint32_t)call->dtype << 8 | (uint32_t)call->op << 16;
-    mine->root = call->peer;
+    mine->count = signature.count;
+    mine->what = signature.what;
+    mine->root = signature.root;
     if (call->kind == LOOM_CALL_BARRIER) {
         memcpy(mine->data, call->name, sizeof call->name);
     } else if (!is_small(call)) {
@@ -134,47 +136,20 @@ bool loom_shm_is_absent(const loom_call *call, int rank)
     return s->met ? atomic_load(&shm_of(call->comm)->boxes[rank]->tick) < s->target : !has_posted(call, rank);
 }
 
-/* A post in words. */
-static const char *describe_post(const loom_call *call, int rank, char text[LOOM_CALL_TEXT])
+static loom_signature signature_of(const loom_call *call, int rank)
 {
     const shm_post *p = post_of(call, rank);
-    loom_call posted = {.comm = call->comm, .sequence = call->sequence, .count = p->count, .peer = p->root};
 
-    posted.kind = (loom_call_kind)(p->what & 0xff);
-    posted.dtype = (loom_dtype)(p->what >> 8 & 0xff);
-    posted.op = (loom_reduce_op)(p->what >> 16 & 0xff);
-    memcpy(posted.name, p->data, sizeof posted.name - 1);
-    return loom_call_describe(&posted, text);
-}
-
-/* What two posts differ in, or NULL. */
-static const char *difference(const shm_post *a, const shm_post *b)
-{
-    loom_call_kind kind = (loom_call_kind)(a->what & 0xff);
-
-    if ((a->what & 0xff) != (b->what & 0xff))
-        return "call";
-    if (kind == LOOM_CALL_BARRIER)
-        return strncmp(a->data, b->data, LOOM_COMM_NAME_BYTES) ? "name" : NULL;
-    if (a->count != b->count)
-        return "count";
-    if ((a->what >> 8 & 0xff) != (b->what >> 8 & 0xff))
-        return "dtype";
-    if (a->what != b->what)
-        return "op";
-    return kind == LOOM_CALL_BROADCAST && a->root != b->root ? "root" : NULL;
+    return (loom_signature){p->count, p->what, p->root, p->data};
 }
 
 static loom_status compare_counts(const loom_call *call)
 {
-    char a_text[LOOM_RANK_TEXT], b_text[LOOM_RANK_TEXT], what[LOOM_CALL_TEXT];
-
     for (int a = 0; a < call->comm->size; a++)
         for (int b = 0; b < call->comm->size; b++) {
-            size_t sent = read_row(call, a, 0, b), expected = read_row(call, b, 2, a);
-            if (sent != expected)
-                return loom_fail(LOOM_E_MISMATCH, "count mismatch in %s: %s sends %zu %s to %s, which expects %zu", loom_call_describe(call, what),
-                                 loom_rank_describe(call->comm, a, a_text), sent, loom_dtype_name(call->dtype), loom_rank_describe(call->comm, b, b_text), expected);
+            loom_status status = loom_signature_compare_counts(call, a, b, read_row(call, a, 0, b), read_row(call, b, 2, a));
+            if (status < 0)
+                return status;
         }
     return LOOM_OK;
 }
@@ -182,13 +157,13 @@ static loom_status compare_counts(const loom_call *call)
 /* Every rank compares all posts with rank 0's, so all ranks find the same and say the same. */
 static loom_status compare(const loom_call *call)
 {
-    char who[LOOM_RANK_TEXT], zero[LOOM_RANK_TEXT], here[LOOM_CALL_TEXT], there[LOOM_CALL_TEXT];
+    loom_signature zero = signature_of(call, 0);
 
     for (int r = 1; r < call->comm->size; r++) {
-        const char *what = difference(post_of(call, 0), post_of(call, r));
-        if (what)
-            return loom_fail(LOOM_E_MISMATCH, "%s mismatch: %s calls %s, %s calls %s", what, loom_rank_describe(call->comm, 0, zero), describe_post(call, 0, here),
-                             loom_rank_describe(call->comm, r, who), describe_post(call, r, there));
+        loom_signature other = signature_of(call, r);
+        loom_status status = loom_signature_compare(call, &zero, &other, r);
+        if (status < 0)
+            return status;
     }
     return call->kind == LOOM_CALL_ALL_TO_ALL_V ? compare_counts(call) : LOOM_OK;
 }

@@ -23,8 +23,9 @@ typedef struct loom_transport {
     const char *name;
     size_t call_bytes; /* of a call's scratch memory */
 
-    /* Writes what the other ranks need to reach this one. */
-    loom_status (*present)(loom_world *world, char card[LOOM_CARD_BYTES]);
+    /* Writes what the other ranks need to reach this one. `hint` is a name or address that all of them can reach, such as the store's, or NULL. All
+     * transports present themselves, one is then opened, the others are closed. */
+    loom_status (*present)(loom_world *world, const char *hint, char card[LOOM_CARD_BYTES]);
     /* Cards of all ranks, by world rank. */
     loom_status (*open)(loom_world *world, const char (*cards)[LOOM_CARD_BYTES]);
     void (*close)(loom_world *world); /* accepts half-open */
@@ -44,7 +45,9 @@ typedef struct loom_transport {
     void (*give_up)(loom_comm *comm, loom_status status);
 } loom_transport;
 
-extern const loom_transport loom_transport_shm, loom_transport_dry;
+extern const loom_transport loom_transport_shm, loom_transport_tcp, loom_transport_dry;
+
+enum { LOOM_SHM, LOOM_TCP, LOOM_TRANSPORTS }; /* those that a world chooses from */
 
 /* What is common to all groups that descend from one world. */
 struct loom_world {
@@ -52,7 +55,7 @@ struct loom_world {
     loom_device *device;
     const loom_transport *transport;
     const loom_reducer *reducer;
-    void *state; /* of the transport */
+    void *states[LOOM_TRANSPORTS]; /* of each transport that has presented itself */
     int rank, size;
     double deadline_s;
     loom_stream *setup; /* where groups are made */
@@ -122,6 +125,8 @@ static inline bool loom_call_is_p2p(loom_call_kind kind)
 /* "all_reduce #12 (1024 f32, sum) on comm "dp"". Returns text. */
 enum { LOOM_CALL_TEXT = 192 };
 const char *loom_call_describe(const loom_call *call, char text[LOOM_CALL_TEXT]);
+/* "did not arrive", "did not take it", "did not send it": what the one who is missing did not do. */
+const char *loom_missed_verb(loom_call_kind kind);
 /* "rank 2", or "rank 2 (rank 6 of the world)" where these differ. */
 enum { LOOM_RANK_TEXT = 48 };
 const char *loom_rank_describe(const loom_comm *comm, int rank, char text[LOOM_RANK_TEXT]);

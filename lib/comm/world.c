@@ -59,14 +59,13 @@ static loom_status meet(const meeting *m, const char *label, const void *mine, v
 
 /* --- cards ----------------------------------------------------------------------------------------------------------------- */
 
-static const loom_transport *const candidates[] = {&loom_transport_shm};
-enum { CANDIDATES = sizeof candidates / sizeof candidates[0] };
+static const loom_transport *const candidates[LOOM_TRANSPORTS] = {[LOOM_SHM] = &loom_transport_shm, [LOOM_TCP] = &loom_transport_tcp};
 
 typedef struct card {
     char version[24];
     uint64_t host; /* equal where ranks can map each other's memory */
     loom_core_set cores;
-    char parts[CANDIDATES][LOOM_CARD_BYTES];
+    char parts[LOOM_TRANSPORTS][LOOM_CARD_BYTES];
 } card;
 
 /* Boot id and process namespace: two containers of one machine that do not see each other's processes count as two hosts. */
@@ -106,13 +105,18 @@ static loom_status choose_transport(const card *cards, int size, const char *wan
 {
     int elsewhere = rank_elsewhere(cards, size);
 
-    if (strcmp(wanted, "auto") == 0 || strcmp(wanted, "shm") == 0) {
-        if (elsewhere >= 0)
-            return loom_fail(LOOM_E_UNSUPPORTED, "transport %s: ranks 0 and %d are on different hosts (or do not see each other's processes), and shared memory does not reach there", wanted, elsewhere);
-        *choice = 0;
+    if (strcmp(wanted, "auto") == 0) {
+        *choice = elsewhere < 0 ? LOOM_SHM : LOOM_TCP;
         return LOOM_OK;
     }
-    return loom_fail(LOOM_E_UNSUPPORTED, "transport %s is not in this build for CPU ranks; shm is", wanted);
+    for (int t = 0; t < LOOM_TRANSPORTS; t++)
+        if (strcmp(wanted, candidates[t]->name) == 0) {
+            if (t == LOOM_SHM && elsewhere >= 0)
+                return loom_fail(LOOM_E_UNSUPPORTED, "transport shm: ranks 0 and %d are on different hosts (or do not see each other's processes); tcp reaches there", elsewhere);
+            *choice = t;
+            return LOOM_OK;
+        }
+    return loom_fail(LOOM_E_UNSUPPORTED, "transport %s is not in this build for CPU ranks; auto, shm and tcp are", wanted);
 }
 
 /* Whether ranks of this host have to share cores, so that a waiter that spins would keep another from working. */
@@ -142,10 +146,8 @@ static void drop_world(loom_world *world)
     if (atomic_fetch_sub(&world->users, 1) > 1)
         return;
     loom_stream_close(world->setup);
-    if (world->transport)
-        world->transport->close(world);
-    else
-        loom_transport_shm.close(world); /* it had presented itself */
+    for (int t = 0; t < LOOM_TRANSPORTS; t++) /* those that were not chosen had presented themselves */
+        candidates[t]->close(world);
     pthread_mutex_destroy(&world->lock);
     free(world);
 }
@@ -250,8 +252,8 @@ static loom_status exchange_cards(const meeting *m, loom_world *world, card **al
     snprintf(mine->version, sizeof mine->version, "%s", RANKLOOM_VERSION);
     mine->host = host_identity();
     loom_host_core_set(&mine->cores);
-    for (int t = 0; t < CANDIDATES; t++)
-        LOOM_TRY(candidates[t]->present(world, mine->parts[t]));
+    for (int t = 0; t < LOOM_TRANSPORTS; t++)
+        LOOM_TRY(candidates[t]->present(world, m->table->hint, mine->parts[t]));
     LOOM_TRY(meet(m, "card", mine, cards, sizeof *mine));
     LOOM_TRY(check_versions(cards, world->size));
     free(mine);
@@ -274,6 +276,9 @@ static loom_status open_transport(loom_world *world, const card *cards, int choi
     for (int r = 0; r < world->size; r++)
         memcpy(parts[r], cards[r].parts[choice], LOOM_CARD_BYTES);
     world->transport = candidates[choice];
+    for (int t = 0; t < LOOM_TRANSPORTS; t++)
+        if (t != choice)
+            candidates[t]->close(world);
     status = world->transport->open(world, (const char(*)[LOOM_CARD_BYTES])parts);
     free(parts);
     return status;
@@ -330,7 +335,7 @@ loom_status loom_comm_open_bootstrap(const loom_bootstrap *table, loom_device *d
     const char *wanted;
     char key[64];
     int64_t opened;
-    int choice;
+    int choice = LOOM_SHM;
     loom_status status;
 
     if (table->size < 1 || table->rank < 0 || table->rank >= table->size)
@@ -374,7 +379,7 @@ static loom_status store_add(void *store, const char *key, int64_t delta, int64_
 
 loom_status loom_comm_open_world(const loom_launch *launch, loom_store *store, loom_device *device, const loom_comm_config *config, loom_comm **world)
 {
-    loom_bootstrap table = {.context = store, .rank = launch->rank, .size = launch->size, .set = store_set, .get = store_get, .add = store_add};
+    loom_bootstrap table = {.context = store, .rank = launch->rank, .size = launch->size, .hint = launch->master_addr, .set = store_set, .get = store_get, .add = store_add};
 
     return loom_comm_open_bootstrap(&table, device, config, world);
 }

@@ -145,8 +145,8 @@ static loom_status allocate_indices(loom_cp *cp)
     cp->host_positions = malloc(row);
     if (!cp->host_positions)
         return loom_fail(LOOM_E_MEMORY, "cp: no memory for %lld positions", (long long)cp->seq);
-    LOOM_TRY(loom_alloc(device, row, LOOM_MEM_COMM, (void **)&cp->positions_S));
-    LOOM_TRY(loom_alloc(device, all / (size_t)cp->size, LOOM_MEM_COMM, (void **)&cp->positions_T));
+    LOOM_TRY(loom_alloc(device, row, LOOM_MEM_OTHER, (void **)&cp->positions_S));
+    LOOM_TRY(loom_alloc(device, all / (size_t)cp->size, LOOM_MEM_OTHER, (void **)&cp->positions_T));
     if (!cp->opened.documents || cp->size == 1)
         return LOOM_OK;
     LOOM_TRY(loom_alloc(device, all, LOOM_MEM_COMM, (void **)&cp->document_parts));

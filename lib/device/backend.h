@@ -47,6 +47,9 @@ struct loom_device {
     loom_doorbell *bell;      /* what this device's waiters sleep on: in the heap's first page, so that peers ring it */
     loom_doorbell *own_bell;  /* dry: it has no heap */
     loom_stream *streams;     /* inline streams that are open */
+    struct loom_poll_source *sources; /* descriptors that news may come from, too */
+    int wake_fd;              /* an eventfd that a ring writes to while there are sources; 0: none yet */
+    bool rung_by_peers;       /* peers have mapped the bell and ring it without knowing of wake_fd */
     int spins;                /* pauses before a waiter yields; 0 when ranks have to share cores */
 };
 

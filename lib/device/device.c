@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "device/backend.h"
 #include "device/host.h"
@@ -64,6 +65,8 @@ void loom_device_close(loom_device *device)
     if (!device)
         return;
     device->backend->close(device);
+    if (device->wake_fd)
+        close(device->wake_fd);
     loom_blocks_drop(&device->blocks);
     pthread_mutex_destroy(&device->lock);
     free(device);

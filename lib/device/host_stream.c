@@ -66,7 +66,7 @@ void loom_stream_retire(loom_stream *stream, loom_task *task)
     }
     task->release(task); /* before it counts as completed: what it uses may be freed after that */
     atomic_fetch_add(&line->completed, 1);
-    loom_doorbell_ring(stream->device->bell); /* another thread of ours may wait for it */
+    loom_device_ring(stream->device); /* another thread of ours may wait for it */
 }
 
 /* --- inline streams --------------------------------------------------------------------------------------------------- */

@@ -101,7 +101,7 @@ void loom_worker_stop(loom_stream *stream)
     pthread_mutex_lock(&stream->lock);
     stream->closing = true;
     pthread_mutex_unlock(&stream->lock);
-    loom_doorbell_ring(stream->device->bell);
+    loom_device_ring(stream->device);
     pthread_join(stream->thread, NULL);
     pthread_mutex_destroy(&stream->lock);
 }
@@ -111,7 +111,7 @@ void loom_worker_push(loom_stream *stream, loom_task *task)
     pthread_mutex_lock(&stream->lock);
     loom_queue_push(stream, task);
     pthread_mutex_unlock(&stream->lock);
-    loom_doorbell_ring(stream->device->bell);
+    loom_device_ring(stream->device);
 }
 
 double *loom_worker_exposed(loom_stream *stream)

@@ -102,7 +102,9 @@ typedef enum loom_device_constant {
     X(GRADIENT_STORE, "bytes of a gradient in memory")                                             \
     X(OPTIMIZER_STORE, "bytes of optimizer state of a parameter: master weight and moments")       \
     X(LOGIT_BYTES, "bytes of a logit at the peak of the loss")                                     \
-    X(WEIGHT_SCRATCH, "weight-shaped 16-bit buffers that stay, over the GEMM weights of a layer")  \
+    X(WEIGHT_SCRATCH, "weight-shaped 16-bit buffers that stay, over the dense weights of a layer") \
+    X(HEAD_SCRATCH, "the same of the output layer, over its weights")                              \
+    X(TRANSIENT, "share of the widest layer's gradients that finds no freed memory to lie in")     \
     X(DROPOUT, "1: dropout masks are kept")                                                        \
     X(FRAGMENTS, "share of the allocated memory lost between blocks")                              \
     X(CONTEXT_BYTES, "memory outside the framework: driver context, communicators, workspaces")

@@ -22,7 +22,8 @@ enum {
     LOOM_REPEAT_NORM = 2,   /* norms */
     LOOM_REPEAT_ACT = 4,    /* the activation function of MLP or experts */
     LOOM_REPEAT_MLP = 8,    /* whole MLP or shared expert */
-    LOOM_REPEAT_LATENT = 16 /* up-projections of latent attention */
+    LOOM_REPEAT_LATENT = 16, /* up-projections of latent attention */
+    LOOM_REPEAT_HALF = 32    /* every second matrix product */
 };
 
 typedef enum loom_pipeline {
@@ -45,7 +46,6 @@ typedef struct loom_job {
     double element;    /* bytes of an activation: 2, or 4 when training in f32 */
     double factor;     /* of every predicted time: 1, or what measured steps say */
     int repeat;        /* LOOM_REPEAT_*: what selective recompute means here */
-    int window_layers; /* of `model.layers`, how many attend to a window of model.sliding_window only */
     double imbalance;  /* busiest expert rank over the mean, >= 1 */
 } loom_job;
 

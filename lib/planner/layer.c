@@ -106,7 +106,8 @@ static void add_projections(const shape *s, loom_pass_pair *pair)
 static double mean_keys(const shape *s)
 {
     double full = s->job->seq, window = s->model->sliding_window;
-    double share = (double)s->job->window_layers / s->model->layers;
+    int64_t every = s->model->full_attention_every;
+    double share = every > 0 ? 1 - 1.0 / every : 1; /* of the layers have the window */
 
     if (window <= 0 || 2 * window >= full)
         return full;
@@ -248,7 +249,7 @@ static void add_attention(const shape *s, loom_pass_pair *pair)
 
 static double gates(const loom_model *m)
 {
-    return m->mlp == LOOM_SWIGLU ? 2 : 1;
+    return loom_model_mlp_matrices(m) - 1;
 }
 
 static void add_activation(const shape *s, loom_pass_pair *pair, double tokens, double width)
@@ -340,6 +341,13 @@ static loom_pass repeated_pass(const shape *s, loom_layer_kind kind)
         add_linear(s, &pair, s->tokens, s->model->mla.kv_rank, heads * (s->model->mla.nope_dim + s->model->mla.value_dim), s->job->bits);
         if (s->model->mla.q_rank)
             add_linear(s, &pair, s->tokens, s->model->mla.q_rank, heads * qk_dim(s->model), s->job->bits);
+    }
+    if (repeat & LOOM_REPEAT_HALF) {
+        loom_pass_pair whole = {0};
+        add_projections(s, &whole);
+        if (kind == LOOM_LAYER_DENSE)
+            add_mlp_body(s, &whole, (double)s->model->ffn / s->degrees->tp);
+        loom_pass_add(&pair.forward, &whole.forward, 0.5);
     }
     return pair.forward;
 }

@@ -30,7 +30,7 @@ double loom_in_flight(const loom_degrees *g, int stage, int64_t micro_batches)
     case LOOM_PIPE_INTERLEAVED: /* warm-up forwards of this stage, in chunks, and the one at work */
         return fmin(m, (2 * (p - stage - 1) + (v - 1) * p + 1) / v);
     case LOOM_PIPE_ZB_H2:
-        return fmin(m, 2 * (p - stage) - 1);
+        return fmin(m, 2 * (p - stage));
     case LOOM_PIPE_ZB_V:
         return fmin(m, p);
     case LOOM_PIPE_DUAL:
@@ -50,7 +50,7 @@ static double kv_heads(const measure *m)
 
 static double gates(const measure *m)
 {
-    return m->model->mlp == LOOM_SWIGLU ? 2 : 1;
+    return loom_model_mlp_matrices(m->model) - 1;
 }
 
 static double latent_bytes(const measure *m, int repeat)
@@ -81,6 +81,8 @@ static double attention_bytes(const measure *m, int repeat)
     double out = model->mla.kv_rank ? (double)model->mla.value_dim : (double)model->head_dim;
     double qkv = model->mla.kv_rank ? latent_bytes(m, repeat) : 2 * m->tokens * (heads + 2 * kv_heads(m)) * model->head_dim;
 
+    if (repeat & LOOM_REPEAT_HALF)
+        qkv /= 2;
     return qkv + core_bytes(m, repeat) + 2 * m->tokens * heads * out;
 }
 
@@ -90,7 +92,7 @@ static double mlp_bytes(const measure *m, double tokens, double width, int repea
 
     if (repeat & LOOM_REPEAT_MLP)
         return 0;
-    return up + (repeat & LOOM_REPEAT_ACT ? 0 : activated);
+    return up * (repeat & LOOM_REPEAT_HALF ? 0.5 : 1) + (repeat & LOOM_REPEAT_ACT ? 0 : activated);
 }
 
 static double experts_bytes(const measure *m, int repeat)
@@ -125,7 +127,7 @@ static double kept_bytes(const measure *m, loom_layer_kind kind)
 static double transient_bytes(const measure *m, loom_layer_kind kind)
 {
     double width = kind == LOOM_LAYER_DENSE ? m->tokens * m->model->ffn / m->degrees->tp : m->tokens / m->degrees->tp * m->model->moe.top_k * m->model->moe.ffn;
-    double gradients = 2 * gates(m) * width + 4 * m->outer * m->model->hidden;
+    double gradients = loom_soft(m->job, LOOM_SOFT_TRANSIENT) * (2 * gates(m) * width + 4 * m->outer * m->model->hidden);
     double again = m->degrees->recompute == LOOM_RECOMPUTE_NONE ? 0 : layer_bytes(m, kind, 0) - kept_bytes(m, kind);
 
     return gradients + fmax(0, again);
@@ -194,7 +196,7 @@ static void add_loss(loom_memory *memory, const loom_job *job, const loom_memory
     memory->part[LOOM_MEMORY_ACTIVATIONS] += t->norm_kept;
 }
 
-static void add_buffers(loom_memory *memory, const loom_job *job, const loom_degrees *g, double widest_layer, double head)
+static void add_buffers(loom_memory *memory, const loom_job *job, const loom_degrees *g, double widest_layer, double widest_dense, double head)
 {
     double tokens = (double)g->micro_batch * job->seq / g->cp;
 
@@ -204,7 +206,7 @@ static void add_buffers(loom_memory *memory, const loom_job *job, const loom_deg
         memory->part[LOOM_MEMORY_BUFFERS] += (2 * loom_soft(job, LOOM_SOFT_GATHER_BYTES) + loom_soft(job, LOOM_SOFT_GRADIENT_BYTES)) * widest_layer;
     if (g->zero == 2) /* a layer's whole gradient, until it is scattered */
         memory->part[LOOM_MEMORY_BUFFERS] += loom_soft(job, LOOM_SOFT_GRADIENT_BYTES) * widest_layer;
-    memory->part[LOOM_MEMORY_WORKSPACE] += loom_soft(job, LOOM_SOFT_WEIGHT_SCRATCH) * 2 * (widest_layer + head);
+    memory->part[LOOM_MEMORY_WORKSPACE] += 2 * (loom_soft(job, LOOM_SOFT_WEIGHT_SCRATCH) * widest_dense + loom_soft(job, LOOM_SOFT_HEAD_SCRATCH) * head);
 }
 
 static void total_up(loom_memory *memory, const loom_job *job)
@@ -224,7 +226,7 @@ loom_memory loom_memory_of(const loom_job *job, const loom_degrees *g, const loo
 {
     loom_memory memory = {.in_flight = in_flight};
     loom_weights weights = {0, 0};
-    double kept = 0, widest = 0;
+    double kept = 0, widest = 0, dense = 0;
 
     for (int kind = 0; kind < LOOM_LAYER_KINDS; kind++) {
         int n = load->layers[kind];
@@ -234,6 +236,7 @@ loom_memory loom_memory_of(const loom_job *job, const loom_degrees *g, const loo
         weights.dense += n * t->weights[kind].dense;
         weights.experts += n * t->weights[kind].experts;
         widest = fmax(widest, t->weights[kind].dense + t->weights[kind].experts);
+        dense = fmax(dense, t->weights[kind].dense);
         memory.part[LOOM_MEMORY_TRANSIENT] = fmax(memory.part[LOOM_MEMORY_TRANSIENT], t->transient[kind]);
         memory.layers += n;
     }
@@ -245,7 +248,7 @@ loom_memory loom_memory_of(const loom_job *job, const loom_degrees *g, const loo
     add_state(&memory, job, g, &weights);
     if (load->last)
         add_loss(&memory, job, t);
-    add_buffers(&memory, job, g, widest, load->last ? t->head : 0);
+    add_buffers(&memory, job, g, widest, dense, load->last ? t->head : 0);
     total_up(&memory, job);
     return memory;
 }

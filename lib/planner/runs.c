@@ -43,7 +43,7 @@ static void skip(const reading *r, const char *why)
 static const struct known {
     const char *name;
     loom_mla mla;
-    int window, window_every; /* every such layer attends to a window */
+    int window, window_every; /* layers n, 2n, … see everything */
     int experts_every;
 } known_models[] = {
     {"DeepSeek-V3", {1536, 512, 64, 128, 128}, 0, 0, 1},
@@ -98,7 +98,7 @@ static void read_model(const reading *r, loom_job *job)
         m->mla = known->mla;
     if (known && known->window) {
         m->sliding_window = known->window;
-        job->window_layers = (int)m->layers / known->window_every;
+        m->full_attention_every = known->window_every;
     }
     if (!m->layers || !m->hidden || !m->heads || !m->ffn)
         skip(r, "model shape not given");
@@ -206,8 +206,10 @@ static int repeat_of(const char *words)
 {
     int repeat = 0;
 
-    if (strstr(words, "attention core") || strstr(words, "selective-op"))
+    if (strstr(words, "attention core"))
         repeat |= LOOM_REPEAT_CORE;
+    if (strstr(words, "selective-op") || strstr(words, "selective-layer")) /* torchtitan: every second product, or layer */
+        repeat |= LOOM_REPEAT_HALF | LOOM_REPEAT_NORM | LOOM_REPEAT_ACT;
     if (strstr(words, "norm") || strstr(words, "RMSNorm"))
         repeat |= LOOM_REPEAT_NORM;
     if (strstr(words, "act"))

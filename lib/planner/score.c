@@ -6,16 +6,19 @@
 
 #include "core/text.h"
 #include "core/try.h"
+#include "planner/choice.h"
 #include "planner/interval.h"
 #include "planner/overrides.h"
 #include "planner/runs.h"
 
 typedef struct scored {
-    const char *id, *source, *gpu, *model;
-    int bits;
-    bool failed;
+    const char *id, *source, *gpu, *model, *framework;
+    int bits, gpus;
+    int64_t batch, seq;
+    bool one_node;
     double predicted_s, low_s, high_s, measured_s;
-    double predicted_gib, measured_gib, limit_gib; /* NaN: not told, not predicted */
+    double predicted_gib, measured_gib; /* NaN: not told, not predicted */
+    bool fits;
     double one_step_s;                             /* predicted with the first measured step of its kind, NaN: it is that step */
     char skipped[96];
 } scored;
@@ -35,15 +38,18 @@ static bool timed(const scored *row)
     return !row->skipped[0] && row->measured_s > 0 && row->predicted_s > 0;
 }
 
-/* Allocated memory of the fullest stage; the limit is that of the device. */
+/* Memory of the fullest stage, as the row's figure was read; whether it fits is a matter of all that the device has to hold. */
 static void predict_memory(const loom_run *run, scored *row)
 {
-    row->limit_gib = loom_dev(&run->job.machine, LOOM_DEV_MEMORY_BYTES) / 0x1p30;
+    double fullest = 0;
+
     row->predicted_gib = 0;
     for (int i = 0; i < run->degrees.pp; i++) {
         loom_memory memory = loom_stage_memory_of(&run->job, &run->degrees, run->chunk_layers, i);
         row->predicted_gib = fmax(row->predicted_gib, (run->measures_allocated ? memory.allocated : memory.total) / 0x1p30);
+        fullest = fmax(fullest, memory.total);
     }
+    row->fits = fullest <= loom_dev(&run->job.machine, LOOM_DEV_MEMORY_BYTES);
 }
 
 static loom_status predict_row(const loom_csv *csv, int index, const loom_override *overrides, int n_overrides, loom_run *run, scored *row)
@@ -51,7 +57,9 @@ static loom_status predict_row(const loom_csv *csv, int index, const loom_overri
     loom_step_cost cost;
 
     loom_run_read(csv, index, overrides, n_overrides, run);
-    *row = (scored){run->id, run->source, run->gpu, run->model_name, run->job.bits, run->failed, NAN, NAN, NAN, run->measured_s, NAN, run->measured_gib, NAN, NAN, ""};
+    *row = (scored){.id = run->id, .source = run->source, .gpu = run->gpu, .model = run->model_name, .framework = run->framework, .bits = run->job.bits, .gpus = run->gpus, .batch = run->job.global_batch, .seq = run->job.seq,
+                    .one_node = run->gpus <= run->job.machine.node, .predicted_s = NAN, .low_s = NAN, .high_s = NAN, .measured_s = run->measured_s, .predicted_gib = NAN,
+                    .measured_gib = run->measured_gib, .one_step_s = NAN};
     memcpy(row->skipped, run->skipped, sizeof row->skipped);
     if (row->skipped[0])
         return LOOM_OK;
@@ -186,9 +194,43 @@ static tally sum_of_groups(const group *groups, int n, size_t which)
     return sum;
 }
 
+/* --- choices among layouts of equal model, devices and batch --------------------------------------------------------------------- */
+
+static bool same_task(const scored *a, const scored *b)
+{
+    return same_kind(a, b) && strcmp(a->framework, b->framework) == 0 && a->gpus == b->gpus && a->batch == b->batch && a->seq == b->seq;
+}
+
+static loom_status judge_choices(const scored *rows, int n, loom_choice *one_node, loom_choice *several)
+{
+    loom_candidate *candidates = calloc(n > 0 ? (size_t)n : 1, sizeof *candidates);
+    int n_groups = 0;
+
+    if (!candidates)
+        return loom_fail(LOOM_E_MEMORY, "no memory to judge %d layouts", n);
+    for (int i = 0; i < n; i++) {
+        int first = 0;
+        while (first < i && !same_task(&rows[first], &rows[i]))
+            first++;
+        candidates[i] = (loom_candidate){first < i ? candidates[first].group : n_groups++, rows[i].one_node, rows[i].fits, rows[i].skipped[0] ? NAN : rows[i].predicted_s, rows[i].measured_s};
+    }
+    loom_status status = loom_choice_judge(candidates, n, n_groups, true, one_node);
+    if (status >= 0)
+        status = loom_choice_judge(candidates, n, n_groups, false, several);
+    free(candidates);
+    return status;
+}
+
 /* --- telling --------------------------------------------------------------------------------------------------------------------- */
 
-static void tell_text(loom_text *out, const scored *rows, int n, const group *groups, int n_groups)
+static void tell_choice(loom_text *out, const char *where, const loom_choice *c)
+{
+    if (c->groups)
+        loom_text_add(out, "Choosing among layouts of equal model, devices and batch %s: %d groups, mean regret %.2f %% (worst %.1f %%), rank correlation %.2f.\n", where, c->groups, 100 * c->regret,
+                      100 * c->worst_regret, c->rank_correlation);
+}
+
+static void tell_text(loom_text *out, const scored *rows, int n, const group *groups, int n_groups, const loom_choice *one_node, const loom_choice *several)
 {
     tally all = sum_of_groups(groups, n_groups, offsetof(group, plain));
 
@@ -215,6 +257,8 @@ static void tell_text(loom_text *out, const scored *rows, int n, const group *gr
     loom_text_add(out, "With one measured step of the same model, device and precision: %.1f %% mean by source and device, %.1f %% median over rows.\n",
                   100 * mean_of_groups(groups, n_groups, offsetof(group, one)), 100 * median_error(rows, n, true));
     loom_text_add(out, "The 80 %% interval held for %.0f %% of the rows.\n", all.rows ? 100.0 * all.inside / all.rows : NAN);
+    tell_choice(out, "on one node", one_node);
+    tell_choice(out, "on several nodes", several);
 }
 
 static void add_field(loom_text *out, const char *name, double value, const char *after)
@@ -241,7 +285,15 @@ static void tell_json_row(loom_text *out, const scored *r)
     loom_text_add(out, "}");
 }
 
-static void tell_json(loom_text *out, const scored *rows, int n, const group *groups, int n_groups)
+static void json_choice(loom_text *out, const char *name, const loom_choice *c)
+{
+    loom_text_add(out, "\"%s\":{\"groups\":%d,", name, c->groups);
+    add_field(out, "mean_regret", c->regret, ",");
+    add_field(out, "worst_regret", c->worst_regret, ",");
+    add_field(out, "rank_correlation", c->rank_correlation, "},");
+}
+
+static void tell_json(loom_text *out, const scored *rows, int n, const group *groups, int n_groups, const loom_choice *one_node, const loom_choice *several)
 {
     tally all = sum_of_groups(groups, n_groups, offsetof(group, plain));
     bool first = true;
@@ -259,6 +311,8 @@ static void tell_json(loom_text *out, const scored *rows, int n, const group *gr
     add_field(out, "one_step_mean_by_source_and_device", mean_of_groups(groups, n_groups, offsetof(group, one)), ",");
     add_field(out, "one_step_median", median_error(rows, n, true), ",");
     add_field(out, "interval_holds", all.rows ? (double)all.inside / all.rows : NAN, ",");
+    json_choice(out, "choice_one_node", one_node);
+    json_choice(out, "choice_several_nodes", several);
     loom_text_add(out, "\"groups\":[");
     for (int i = 0; i < n_groups; i++) {
         const group *g = &groups[i];
@@ -287,6 +341,7 @@ loom_status loom_plan_score(const char *path, const char *const *set, loom_plan_
     loom_run *run = malloc(sizeof *run);
     scored *rows = NULL;
     group *groups = NULL;
+    loom_choice one_node, several;
 
     if (!run) {
         status = loom_fail(LOOM_E_MEMORY, "no memory to score %s", path);
@@ -304,10 +359,11 @@ loom_status loom_plan_score(const char *path, const char *const *set, loom_plan_
         LOOM_TRY(predict_row(&csv, i, overrides, n_overrides, run, &rows[i]));
     calibrate_with_one(rows, csv.rows);
     sort_into_groups(rows, csv.rows, groups, &n_groups);
+    LOOM_TRY(judge_choices(rows, csv.rows, &one_node, &several));
     if (format == LOOM_PLAN_AS_JSON)
-        tell_json(&out, rows, csv.rows, groups, n_groups);
+        tell_json(&out, rows, csv.rows, groups, n_groups, &one_node, &several);
     else
-        tell_text(&out, rows, csv.rows, groups, n_groups);
+        tell_text(&out, rows, csv.rows, groups, n_groups, &one_node, &several);
     status = loom_text_take(&out, text);
 
 fail:

@@ -23,7 +23,7 @@ static double attention_weights(const loom_model *m, int tp)
 
 static double matrices(const loom_model *m)
 {
-    return m->mlp == LOOM_SWIGLU ? 3 : 2;
+    return loom_model_mlp_matrices(m);
 }
 
 loom_weights loom_layer_weights(const loom_model *m, const loom_degrees *g, loom_layer_kind kind)

@@ -13,7 +13,7 @@
 /* Both neighbours send first (case B01): in a group that is an exchange, whatever the size. */
 static void a_paired_exchange_completes(loom_comm *comm, loom_stream *stream)
 {
-    static const size_t counts[] = {0, 1, 24, 65536, 1048576, 16777216 + 3};
+    static const size_t counts[] = {0, 1, 24, 65536, 1048576, 4194304 + 3};
     int rank = loom_comm_rank(comm), size = loom_comm_size(comm), next = (rank + 1) % size, previous = (rank + size - 1) % size;
 
     for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++) {

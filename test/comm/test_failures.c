@@ -1,4 +1,4 @@
-/* What goes wrong between ranks ends in a diagnosis on every one of them, in time, and leaves nothing behind. */
+/* What goes wrong between ranks ends in a diagnosis on every one of them, in time, and leaves nothing behind. The argument is the transport. */
 #include <dirent.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -12,6 +12,20 @@
 
 #include "core/clock.h"
 #include "harness/on_ranks.h"
+
+static const char *transport;
+
+static void run_with(double comm_deadline_s, unsigned long doomed, int size, rank_fn *fn)
+{
+    rank_options options = {.transport = transport, .deadline_s = 40, .comm_deadline_s = comm_deadline_s, .doomed = doomed};
+
+    on_ranks_with(&options, size, fn);
+}
+
+static void run(int size, rank_fn *fn)
+{
+    run_with(0, 0, size, fn);
+}
 
 static void expect_text(const char *part)
 {
@@ -162,22 +176,20 @@ static void group_lists_differ(loom_comm *world, loom_stream *stream)
 static void mismatches_are_named_on_all_ranks(void **state)
 {
     (void)state;
-    on_ranks(2, counts_differ);
-    on_ranks(3, counts_differ);
-    on_ranks(3, large_counts_differ);
-    on_ranks(2, dtypes_differ);
-    on_ranks(2, ops_differ);
-    on_ranks(4, calls_differ);
-    on_ranks(2, roots_differ);
-    on_ranks(2, barrier_names_differ);
-    on_ranks(3, uneven_counts_differ);
-    on_ranks(2, message_counts_differ);
-    on_ranks(2, group_lists_differ);
+    run(2, counts_differ);
+    run(3, counts_differ);
+    run(3, large_counts_differ);
+    run(2, dtypes_differ);
+    run(2, ops_differ);
+    run(4, calls_differ);
+    run(2, roots_differ);
+    run(2, barrier_names_differ);
+    run(3, uneven_counts_differ);
+    run(2, message_counts_differ);
+    run(2, group_lists_differ);
 }
 
 /* --- deadlines ----------------------------------------------------------------------------------------------------------------- */
-
-static const rank_options one_second = {.comm_deadline_s = 1, .deadline_s = 30};
 
 /* Case B13: rank 2 does not come. */
 static void rank_2_sleeps(loom_comm *world, loom_stream *stream)
@@ -201,7 +213,7 @@ static void rank_2_sleeps(loom_comm *world, loom_stream *stream)
 static void the_absent_rank_is_named(void **state)
 {
     (void)state;
-    on_ranks_with(&one_second, 4, rank_2_sleeps);
+    run_with(1, 0, 4, rank_2_sleeps);
 }
 
 /* Case B09: two groups over the same ranks in opposite order. */
@@ -226,7 +238,7 @@ static void opposite_order(loom_comm *world, loom_stream *stream)
 static void groups_in_opposite_order_are_diagnosed(void **state)
 {
     (void)state;
-    on_ranks_with(&one_second, 2, opposite_order);
+    run_with(1, 0, 2, opposite_order);
 }
 
 /* Case B01, raw: both wait for their send before they post the receive. Never in silence, whatever the size. */
@@ -261,8 +273,8 @@ static void send_a_mebibyte_first(loom_comm *world, loom_stream *stream)
 static void both_sending_first_is_diagnosed(void **state)
 {
     (void)state;
-    on_ranks_with(&one_second, 2, send_one_byte_first);
-    on_ranks_with(&one_second, 2, send_a_mebibyte_first);
+    run_with(1, 0, 2, send_one_byte_first);
+    run_with(1, 0, 2, send_a_mebibyte_first);
 }
 
 /* A stream that waits for another one's event ends with it, and the message is the first cause. */
@@ -290,7 +302,7 @@ static void deadline_through_an_event(loom_comm *world, loom_stream *stream)
 static void a_deadline_reaches_those_who_wait_for_the_waiter(void **state)
 {
     (void)state;
-    on_ranks_with(&one_second, 2, deadline_through_an_event);
+    run_with(1, 0, 2, deadline_through_an_event);
 }
 
 /* The flight recorder is written when a deadline passes, once, and on request. */
@@ -341,7 +353,7 @@ static void the_flight_recorder_is_dumped_at_the_deadline(void **state)
     assert_non_null(mkdtemp(recorder_folder));
     snprintf(pattern, sizeof pattern, "%s/%%r.jsonl", recorder_folder);
     setenv("RANKLOOM_FLIGHT_RECORDER", pattern, 1);
-    on_ranks_with(&one_second, 2, recorder_tells_what_happened);
+    run_with(1, 0, 2, recorder_tells_what_happened);
     unsetenv("RANKLOOM_FLIGHT_RECORDER");
     assert_int_equal(rmdir(recorder_folder), 0);
 }
@@ -369,12 +381,9 @@ static void last_rank_dies(loom_comm *world, loom_stream *stream)
 
 static void a_killed_peer_is_noticed_within_two_seconds(void **state)
 {
-    rank_options options = {.doomed = 1 << 1};
-
     (void)state;
-    on_ranks_with(&options, 2, last_rank_dies);
-    options.doomed = 1 << 3;
-    on_ranks_with(&options, 4, last_rank_dies);
+    run_with(0, 1 << 1, 2, last_rank_dies);
+    run_with(0, 1 << 3, 4, last_rank_dies);
 }
 
 /* Killed at any moment of busy traffic, and the survivors all end with an error. */
@@ -404,10 +413,8 @@ static void traffic_until_a_death(loom_comm *world, loom_stream *stream)
 
 static void a_death_in_the_middle_of_traffic_ends_everyone(void **state)
 {
-    rank_options options = {.doomed = 1, .comm_deadline_s = 10};
-
     (void)state;
-    on_ranks_with(&options, 3, traffic_until_a_death);
+    run_with(10, 1, 3, traffic_until_a_death);
 }
 
 /* A rank that ends in good order while others still want something of it. */
@@ -425,7 +432,7 @@ static void one_leaves_early(loom_comm *world, loom_stream *stream)
 static void a_rank_that_left_is_named(void **state)
 {
     (void)state;
-    on_ranks(3, one_leaves_early);
+    run(3, one_leaves_early);
 }
 
 /* The fast one may free everything and end while the slow one still reads its data. */
@@ -453,7 +460,7 @@ static void leaving_at_once_harms_nobody(void **state)
 {
     (void)state;
     for (int i = 0; i < 10; i++)
-        on_ranks(3, last_call_then_gone);
+        run(3, last_call_then_gone);
 }
 
 /* A stream closed with a call under way: the peers learn that it will not come. */
@@ -479,7 +486,7 @@ static void abandon(loom_comm *world, loom_stream *stream)
 static void an_abandoned_call_is_told_to_the_peers(void **state)
 {
     (void)state;
-    on_ranks(2, abandon);
+    run(2, abandon);
 }
 
 /* --- arguments ---------------------------------------------------------------------------------------------------------------------- */
@@ -512,7 +519,7 @@ static void wrong_arguments(loom_comm *world, loom_stream *stream)
 static void wrong_arguments_are_refused_before_anything_happens(void **state)
 {
     (void)state;
-    on_ranks(1, wrong_arguments);
+    run(1, wrong_arguments);
 }
 
 /* --- nothing left -------------------------------------------------------------------------------------------------------------------- */
@@ -552,16 +559,15 @@ static void no_name_in_dev_shm(loom_comm *world, loom_stream *stream)
 
 static void nothing_is_left_after_a_kill(void **state)
 {
-    rank_options options = {.doomed = 1};
     int before = entries_of("/dev/shm"), descriptors = entries_of("/proc/self/fd");
 
     (void)state;
-    on_ranks_with(&options, 4, no_name_in_dev_shm);
+    run_with(0, 1, 4, no_name_in_dev_shm);
     assert_int_equal(entries_of("/dev/shm"), before);
     assert_int_equal(entries_of("/proc/self/fd"), descriptors);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(mismatches_are_named_on_all_ranks),
@@ -579,5 +585,6 @@ int main(void)
         cmocka_unit_test(nothing_is_left_after_a_kill),
     };
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    transport = argc > 1 ? argv[1] : "shm";
+    return cmocka_run_group_tests_name(transport, tests, NULL, NULL);
 }

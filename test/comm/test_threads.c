@@ -32,9 +32,18 @@ static void shm_with_any_buffers(void **state)
     on_threads_with(&options, 2, whole);
 }
 
+static void tcp(void **state)
+{
+    rank_options options = {.transport = "tcp", .deadline_s = 170};
+
+    (void)state;
+    suite_use_heap(true);
+    on_threads_with(&options, 3, whole);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(shm_with_buffers_of_the_heap), cmocka_unit_test(shm_with_any_buffers)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(shm_with_buffers_of_the_heap), cmocka_unit_test(shm_with_any_buffers), cmocka_unit_test(tcp)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -374,7 +374,10 @@ static void assert_output(const maker *m, const layer *l, const char *name, cons
 
     snprintf(full, sizeof full, "%s.out.%s", l->operation, name);
     double *expected = fixture_doubles(full, &count);
-    assert_near(m->name, full, got, expected, count, FEW * fixture_distance(l->operation, name));
+    double limit = FEW * fixture_distance(l->operation, name);
+    if (count == 1)
+        limit = fmax(limit, 3e-7); /* one number can lie near by luck: its limit is that of f32 sums */
+    assert_near(m->name, full, got, expected, count, limit);
     free(expected);
 }
 
@@ -384,7 +387,8 @@ static void assert_ints(const layer *l, const char *name, const int32_t *got)
     int64_t count;
 
     snprintf(full, sizeof full, "%s.out.%s", l->operation, name);
-    assert_memory_equal(got, fixture_ints(full, &count), (size_t)count * sizeof *got);
+    const int32_t *expected = fixture_ints(full, &count);
+    assert_memory_equal(got, expected, (size_t)count * sizeof *got);
 }
 
 /* A SwiGLU of one dense expert over all tokens, added to y; its input gradient to dx. What the fixture calls shared. */
