@@ -30,6 +30,16 @@ static loom_status open_data(gpt_trainer *t)
     return gpt_data_open(run->data.path, run->data.tokenizer, run->data.order, run->layout.seq, run->model.vocab, &t->data);
 }
 
+static loom_status watch_cp_groups(gpt_trainer *t)
+{
+    const loom_comm *groups[2];
+    int count = loom_cp_groups(t->stage->shape.cp, groups);
+
+    for (int i = 0; i < count; i++)
+        TRY(loom_monitor_watch(t->monitor, groups[i], LOOM_TIME_COMM_CP));
+    return LOOM_OK;
+}
+
 static loom_status open_model(gpt_trainer *t)
 {
     const gpt_run *run = t->run;
@@ -41,6 +51,7 @@ static loom_status open_model(gpt_trainer *t)
     TRY(gpt_stage_open(&run->model, t->mesh, t->tp, t->schedule, &t->stage));
     TRY(loom_dp_open(t->mesh, &t->stage->params, &dp, t->compute, &t->dp));
     TRY(gpt_stage_allocate(t->stage));
+    TRY(watch_cp_groups(t));
     t->stage->dp = t->dp;
     t->stage->monitor = t->monitor;
     gpt_stage_ops(t->stage, &ops);

@@ -67,7 +67,9 @@ LOOM_API loom_status loom_cp_attention(loom_cp *cp, const loom_attention_args *a
 /* args->forward as it was in forward. o and lse are those that forward wrote. */
 LOOM_API loom_status loom_cp_attention_backward(loom_cp *cp, const loom_attention_backward_args *args, float *saved);
 
-/* What this rank handed to others over the cp axis and, in a hybrid, over the two groups that it is made of. */
+/* The groups that a hybrid made, of the all-to-all and of the ring; returns how many: the other kinds have none, they use the cp axis. Borrowed. */
+LOOM_API int loom_cp_groups(const loom_cp *cp, const loom_comm *groups[2]);
+/* What this rank handed to others over the cp axis and those groups. */
 LOOM_API void loom_cp_traffic(const loom_cp *cp, loom_traffic *traffic);
 
 LOOM_END

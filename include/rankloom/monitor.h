@@ -33,7 +33,11 @@ LOOM_API loom_status loom_monitor_open(loom_mesh *mesh, const loom_monitor_confi
 LOOM_API loom_status loom_monitor_finish(loom_monitor *monitor); /* collective: merges the trace */
 LOOM_API void loom_monitor_close(loom_monitor *monitor);         /* accepts NULL */
 
-/* Spans nest; each second belongs to the innermost span. Time that a comm of the mesh kept a stream waiting is taken out of the span and booked under
+/* Books waits for a comm that is not the mesh's (a group that a module made for itself) under `kind`. It has to stay open while steps are measured.
+ * LOOM_E_INVALID when too many are watched. */
+LOOM_API loom_status loom_monitor_watch(loom_monitor *monitor, const loom_comm *comm, loom_time_kind kind);
+
+/* Spans nest; each second belongs to the innermost span. Time that a comm that is watched, as all of the mesh are, kept a stream waiting is taken out of the span and booked under
  * its axis by itself. Outside any span: OTHER. The kinds of a step sum to the step by construction. */
 LOOM_API void loom_span_begin(loom_monitor *monitor, loom_time_kind kind, const char *name); /* name: lent until the span ends */
 LOOM_API void loom_span_end(loom_monitor *monitor);

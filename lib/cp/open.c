@@ -312,22 +312,26 @@ int64_t loom_cp_saved(const loom_cp *cp)
     return cp->n_inner == 1 ? 0 : rows * 2 * (cp->group_heads + cp->group_kv_heads) * cp->opened.head_dim;
 }
 
-static void add_traffic(const loom_comm *comm, loom_traffic *traffic)
+int loom_cp_groups(const loom_cp *cp, const loom_comm *groups[2])
 {
-    loom_traffic one;
-
-    loom_comm_traffic(comm, &one);
-    for (int kind = 0; kind < LOOM_CALL_KINDS; kind++) {
-        traffic->calls[kind] += one.calls[kind];
-        traffic->bytes[kind] += one.bytes[kind];
-    }
+    if (!cp->owns_groups)
+        return 0;
+    groups[0] = cp->inner;
+    groups[1] = cp->outer;
+    return 2;
 }
 
 void loom_cp_traffic(const loom_cp *cp, loom_traffic *traffic)
 {
+    const loom_comm *groups[2];
+    loom_traffic one;
+
     loom_comm_traffic(cp->all, traffic);
-    if (cp->owns_groups) {
-        add_traffic(cp->inner, traffic);
-        add_traffic(cp->outer, traffic);
+    for (int i = loom_cp_groups(cp, groups) - 1; i >= 0; i--) {
+        loom_comm_traffic(groups[i], &one);
+        for (int kind = 0; kind < LOOM_CALL_KINDS; kind++) {
+            traffic->calls[kind] += one.calls[kind];
+            traffic->bytes[kind] += one.bytes[kind];
+        }
     }
 }

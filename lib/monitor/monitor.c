@@ -29,6 +29,17 @@ static void watch(loom_monitor *m, const loom_comm *comm, loom_time_kind kind)
     m->watched[m->n_watched++] = (loom_watched){comm, kind, 0};
 }
 
+loom_status loom_monitor_watch(loom_monitor *m, const loom_comm *comm, loom_time_kind kind)
+{
+    if (!m)
+        return LOOM_OK;
+    if (m->n_watched == LOOM_MONITOR_COMMS)
+        return loom_fail(LOOM_E_INVALID, "monitor: %d comms are watched, and %s would be one more than there is room for", m->n_watched,
+                         loom_comm_name(comm));
+    watch(m, comm, kind);
+    return LOOM_OK;
+}
+
 /* The world carries the global norm, hence dp. */
 static void watch_mesh(loom_monitor *m, const loom_mesh *mesh)
 {
