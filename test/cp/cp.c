@@ -537,6 +537,39 @@ static void what_cannot_be_split_is_refused_with_what_can(void **state)
     on_ranks(4, refusals);
 }
 
+/* --- a rank that does not come ----------------------------------------------------------------------------------------------------------------- */
+
+static loom_cp_kind lonely_kind;
+
+/* The last rank opens and goes; the others wait for what it would have sent, and end with a message instead of for ever. */
+static void without_the_last(loom_comm *world, loom_stream *stream)
+{
+    fixture f = open_mesh(world, stream);
+    job j = open_job(&f, lonely_kind, (whole_shape){1, 24, 6, 3, 4});
+    loom_status status = LOOM_OK;
+
+    if (loom_comm_rank(world) < 2) {
+        status = loom_cp_attention(j.cp, &j.call.forward, j.saved);
+        if (status == LOOM_OK)
+            status = loom_stream_wait(stream);
+        assert_int_equal(status, LOOM_E_PEER);
+        assert_in_message("cp");
+    }
+    close_job(&f, &j);
+    close_mesh(&f);
+}
+
+static void a_rank_that_does_not_come_ends_the_wait(void **state)
+{
+    static const loom_cp_kind some[] = {LOOM_CP_RING, LOOM_CP_ALLGATHER, LOOM_CP_ULYSSES};
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        lonely_kind = some[i];
+        on_ranks_with(&(rank_options){.comm_deadline_s = 1}, 3, without_the_last);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -549,6 +582,7 @@ int main(void)
         cmocka_unit_test(another_shape_gives_its_own_attention),
         cmocka_unit_test(bytes_follow_the_law_on_ranks_and_on_a_dry_world),
         cmocka_unit_test(buffers_of_a_ring_fall_with_its_size),
+        cmocka_unit_test(a_rank_that_does_not_come_ends_the_wait),
         cmocka_unit_test(what_cannot_be_split_is_refused_with_what_can),
     };
 
