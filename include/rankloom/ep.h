@@ -11,7 +11,8 @@
  * caller may compute something else (shared experts). Every rank of ep and etp makes every call, also with no token: the counts are exchanged
  * first, and a rank that gets none takes part with zero rows. No token is dropped, whatever the load: buffers grow.
  *
- * The choice depends on a token's logits alone and each sum over experts has the order of the choice, so ep changes no bit of the result.
+ * The choice depends on a token's logits alone, and the sum over its experts has the order of the choice, best first, whatever rank they are on.
+ * Two runs of one layout give the same bits.
  *
  * The balance loss is 'switch': E / k * sum over experts of (share of the choices that went to e, the sum over e being k) * (mean score of e), over
  * all tokens of one micro-batch, on whatever tp and cp ranks they are; or 'sequence': the same inside each sequence, with scores divided by
