@@ -14,7 +14,7 @@ extern const loom_command loom_command_plan, loom_command_predict;
 extern const loom_command loom_command_score;
 extern const loom_command loom_command_collective;
 extern const loom_command loom_command_check, loom_command_verify, loom_command_draw;
-extern const loom_command loom_command_goodput, loom_command_calc, loom_command_emit, loom_command_import;
+extern const loom_command loom_command_goodput, loom_command_calc, loom_command_emit, loom_command_import, loom_command_simulate;
 extern const loom_command loom_command_completion, loom_command_manual, loom_command_help;
 
 const loom_command *const loom_commands[] = {
@@ -29,6 +29,7 @@ const loom_command *const loom_commands[] = {
     &loom_command_predict,
     &loom_command_score,
     &loom_command_collective,
+    &loom_command_simulate,
     &loom_command_emit,
     &loom_command_import,
     &loom_command_goodput,
