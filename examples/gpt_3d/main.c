@@ -104,7 +104,7 @@ static void write_metrics(gpt_trainer *t, int64_t step, const gpt_step *r)
 
     memcpy(metrics.seconds, r->breakdown, sizeof metrics.seconds);
     if (t->run->model.moe.experts > 0) {
-        snprintf(experts, sizeof experts, "\"expert_load_most\":%.4f,\"experts_idle\":%.4f", r->load.most, r->load.idle);
+        snprintf(experts, sizeof experts, "\"expert_load_most\":%.4f,\"expert_idle\":%.4f", r->load.most, r->load.idle);
         metrics.extra = experts;
     }
     if (loom_monitor_write(t->monitor, &metrics) < 0)

@@ -86,9 +86,11 @@ static void print_line(const gpt_trainer *t, int64_t step, const gpt_step *r, co
     int64_t left = t->run->train.steps - step - 1;
     double left_s = (double)left * r->seconds;
 
-    printf("step %5lld/%lld  loss %.4f  grad %.3f  lr %.2e  %8.0f tokens/s  %6.1f ms  left %d:%02d%s", (long long)step + 1,
-           (long long)t->run->train.steps, r->loss, r->grad_norm, r->lr, (double)r->tokens / r->seconds, r->seconds * 1e3,
-           (int)(left_s / 60), (int)left_s % 60, end);
+    printf("step %5lld/%lld  loss %.4f  grad %.3f  lr %.2e  %8.0f tokens/s  %6.1f ms", (long long)step + 1, (long long)t->run->train.steps, r->loss,
+           r->grad_norm, r->lr, (double)r->tokens / r->seconds, r->seconds * 1e3);
+    if (t->run->model.moe.experts > 0)
+        printf("  busiest expert %.2f of the mean", r->load.most);
+    printf("  left %d:%02d%s", (int)(left_s / 60), (int)left_s % 60, end);
     fflush(stdout);
 }
 
@@ -144,7 +146,7 @@ static void print_comm(const loom_comm *comm)
     print_calls(loom_comm_name(comm), &traffic);
 }
 
-static void print_traffic(const loom_mesh *mesh, const loom_cp *cp)
+static void print_traffic(const loom_mesh *mesh, const loom_cp *cp, bool experts)
 {
     loom_traffic traffic;
 
@@ -153,6 +155,12 @@ static void print_traffic(const loom_mesh *mesh, const loom_cp *cp)
     print_calls("cp", &traffic);
     print_comm(mesh->axis[LOOM_AXIS_DP]);
     print_comm(mesh->axis[LOOM_AXIS_PP]);
+    if (experts) {
+        print_comm(mesh->axis[LOOM_AXIS_ETP]);
+        print_comm(mesh->axis[LOOM_AXIS_EP]);
+        print_comm(mesh->axis[LOOM_AXIS_EDP]);
+        print_comm(mesh->stage);
+    }
     print_comm(mesh->gradient);
     print_comm(mesh->tied);
     print_comm(mesh->kv);
@@ -161,12 +169,13 @@ static void print_traffic(const loom_mesh *mesh, const loom_cp *cp)
 
 static void reset_traffic(const loom_mesh *mesh)
 {
-    loom_comm *const all[] = {mesh->axis[LOOM_AXIS_TP], mesh->axis[LOOM_AXIS_CP], mesh->axis[LOOM_AXIS_DP], mesh->axis[LOOM_AXIS_PP],
-                              mesh->gradient,           mesh->tied,               mesh->kv,                 mesh->model};
+    loom_comm *const others[] = {mesh->gradient, mesh->tied, mesh->kv, mesh->stage, mesh->model};
 
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (all[i])
-            loom_comm_reset_traffic(all[i]);
+    for (int axis = 0; axis < LOOM_AXES; axis++)
+        loom_comm_reset_traffic(mesh->axis[axis]);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (others[i])
+            loom_comm_reset_traffic(others[i]);
 }
 
 static loom_status rehearse(const gpt_run *run, int rank)
@@ -189,7 +198,7 @@ static loom_status rehearse(const gpt_run *run, int rank)
         printf("stage %d (rank %d): memory\n", trainer->mesh->here.at[LOOM_AXIS_PP], rank);
         print_memory(device);
         printf("  what this rank sends in one step\n");
-        print_traffic(trainer->mesh, trainer->stage->shape.cp);
+        print_traffic(trainer->mesh, trainer->stage->shape.cp, run->model.moe.experts > 0);
     }
     gpt_trainer_close(trainer);
     loom_comm_free(world);

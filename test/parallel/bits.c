@@ -22,14 +22,37 @@ static uint64_t hash_bytes(uint64_t hash, const void *data, size_t bytes)
     return hash;
 }
 
-static uint64_t hash_params(const gpt_trainer *t, bool replicated_only)
+typedef bool select_fn(const loom_shard *shard);
+
+static bool any(const loom_shard *shard)
+{
+    (void)shard;
+    return true;
+}
+
+static bool whole(const loom_shard *shard)
+{
+    return shard->split_dim < 0;
+}
+
+static bool dense(const loom_shard *shard)
+{
+    return !shard->expert;
+}
+
+static bool of_expert(const loom_shard *shard)
+{
+    return shard->expert;
+}
+
+static uint64_t hash_params(const gpt_trainer *t, select_fn *select)
 {
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
 
     for (int i = 0; i < t->stage->params.count; i++) {
         const loom_param *param = t->stage->params.at[i];
 
-        if (!replicated_only || param->shard.split_dim < 0)
+        if (select(&param->shard))
             hash = hash_bytes(hash, param->value, (size_t)loom_shard_local_count(&param->shard) * sizeof(float));
     }
     return hash;
@@ -46,11 +69,12 @@ static void check_same(loom_comm *comm, uint64_t hash, loom_stream *stream, int 
         fail_msg("after step %d weights that are the same on all ranks of %s differ", step, loom_comm_name(comm));
 }
 
-/* tp ranks hold some weights in common, dp x cp ranks all. */
+/* tp ranks hold some weights in common, dp x cp ranks all but experts, and those edp ranks. */
 static void check_replicas(const gpt_trainer *t, loom_stream *stream, int step)
 {
-    check_same(t->mesh->axis[LOOM_AXIS_TP], hash_params(t, true), stream, step);
-    check_same(t->mesh->gradient, hash_params(t, false), stream, step);
+    check_same(t->mesh->axis[LOOM_AXIS_TP], hash_params(t, whole), stream, step);
+    check_same(t->mesh->gradient, hash_params(t, dense), stream, step);
+    check_same(t->mesh->axis[LOOM_AXIS_EDP], hash_params(t, of_expert), stream, step);
 }
 
 static void train(loom_comm *world, loom_stream *stream)
@@ -64,7 +88,7 @@ static void train(loom_comm *world, loom_stream *stream)
         assert_ok(gpt_trainer_step(t, step, &result));
         check_replicas(t, stream, step);
     }
-    hash = hash_bytes(hash_params(t, false), &result.loss, sizeof result.loss);
+    hash = hash_bytes(hash_params(t, any), &result.loss, sizeof result.loss);
     hashes[this_run * 8 + loom_comm_rank(world)] = hash_bytes(hash, &result.grad_norm, sizeof result.grad_norm);
     gpt_trainer_close(t);
 }
@@ -89,6 +113,8 @@ static void twice(const char *name, int ranks, loom_layout layout)
     run->layout.dp = layout.dp;
     run->layout.cp = layout.cp ? layout.cp : 1;
     run->layout.cp_kind = layout.cp_kind;
+    run->layout.ep = layout.ep ? layout.ep : 1;
+    run->layout.etp = layout.etp ? layout.etp : 1;
     run->layout.zero = layout.zero;
     run->layout.sequence_parallel = layout.sequence_parallel;
     run->layout.micro_batch = 2;
@@ -120,12 +146,19 @@ static void llama_tp2_cp4_with_all_to_all_and_ring(void **state)
     twice("llama_tiny", 8, (loom_layout){.tp = 2, .pp = 1, .dp = 1, .cp = 4, .cp_kind = LOOM_CP_HYBRID, .sequence_parallel = true});
 }
 
+static void deepseek_tp2_dp4_with_ep2_etp2_and_zero1(void **state)
+{
+    (void)state;
+    twice("deepseek_tiny", 8, (loom_layout){.tp = 2, .pp = 1, .dp = 4, .ep = 2, .etp = 2, .zero = 1, .sequence_parallel = true});
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(llama_tp4_with_shared_kv_heads_and_sequence_parallelism),
         cmocka_unit_test(gpt2_tp2_pp2_dp2_zero1),
         cmocka_unit_test(llama_tp2_cp4_with_all_to_all_and_ring),
+        cmocka_unit_test(deepseek_tp2_dp4_with_ep2_etp2_and_zero1),
     };
 
     hashes = mmap(NULL, 16 * sizeof *hashes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
