@@ -1,6 +1,7 @@
 /* Latency and bandwidth of our collectives. One JSON object a line.
  *
- *   collectives [--ranks N] [--pin] [--buffers heap|malloc] [--transport shm|tcp] [--calls all_reduce,…] [--bytes 8,1048576,…] [--seconds S]
+ *   collectives [--ranks N] [--pin] [--buffers heap|malloc] [--transport shm|tcp] [--calls all_reduce,…] [--bytes 8,1048576,…] [--seconds
+ * S]
  *
  * Forks the ranks itself. `--calls` takes all_reduce reduce_scatter all_gather all_to_all broadcast send_recv barrier. */
 #include <rankloom/comm.h>

@@ -1,10 +1,11 @@
 /* The one timing loop that every maker of collectives is measured by (collectives.c, mpi_collectives.c; gloo_collectives.py follows it).
  *
- * For each call and size: warm up, then BATCHES batches of equal numbers of calls, each between two barriers; a rank's figure is the median of
- * its batches, the figure printed is the largest of the ranks'. Bandwidth is bytes of the buffer over time, without any factor for the algorithm.
+ * For each call and size: warm up, then BATCHES batches of equal numbers of calls, each between two barriers; a rank's figure is the median
+ * of its batches, the figure printed is the largest of the ranks'. Bandwidth is bytes of the buffer over time, without any factor for the
+ * algorithm.
  *
- * A buffer that nobody touches between two calls stays in the caches of the core that sums it, and a call then moves nothing: fast, and no program's
- * case. With --touch every rank reads and rewrites its buffers between the calls, outside the time. */
+ * A buffer that nobody touches between two calls stays in the caches of the core that sums it, and a call then moves nothing: fast, and no
+ * program's case. With --touch every rank reads and rewrites its buffers between the calls, outside the time. */
 #ifndef COLLECTIVES_LOOP_H
 #define COLLECTIVES_LOOP_H
 
@@ -13,20 +14,31 @@
 #include <string.h>
 #include <time.h>
 
-typedef enum bench_call { BENCH_ALL_REDUCE, BENCH_REDUCE_SCATTER, BENCH_ALL_GATHER, BENCH_ALL_TO_ALL, BENCH_BROADCAST, BENCH_SEND_RECV, BENCH_BARRIER, BENCH_CALLS } bench_call;
+typedef enum bench_call {
+    BENCH_ALL_REDUCE,
+    BENCH_REDUCE_SCATTER,
+    BENCH_ALL_GATHER,
+    BENCH_ALL_TO_ALL,
+    BENCH_BROADCAST,
+    BENCH_SEND_RECV,
+    BENCH_BARRIER,
+    BENCH_CALLS
+} bench_call;
 
-static const char *const bench_call_names[BENCH_CALLS] = {"all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "send_recv", "barrier"};
+static const char *const bench_call_names[BENCH_CALLS] = {"all_reduce", "reduce_scatter", "all_gather", "all_to_all",
+                                                          "broadcast",  "send_recv",      "barrier"};
 
 typedef struct bench_maker {
     const char *name, *variant;
     int rank, size;
     void *context;
-    /* One call on f32 buffers, waited for. `bytes` is of the larger buffer: what all_reduce sums, what all_gather ends with. send_recv: to the
-     * next rank, from the one before. */
+    /* One call on f32 buffers, waited for. `bytes` is of the larger buffer: what all_reduce sums, what all_gather ends with. send_recv: to
+     * the next rank, from the one before. */
     void (*call)(void *context, bench_call call, size_t bytes);
     void (*barrier)(void *context);
     double (*max)(void *context, double value); /* over ranks */
-    void (*touch)(void *context, size_t bytes); /* reads what the call left and rewrites what it sends, as a program would between two calls */
+    void (*touch)(void *context,
+                  size_t bytes); /* reads what the call left and rewrites what it sends, as a program would between two calls */
 } bench_maker;
 
 enum { BENCH_BATCHES = 9 };
@@ -107,8 +119,10 @@ static void bench_run(const bench_maker *m, bench_call call, size_t bytes, doubl
     double each_s = m->max(m->context, bench_time(m, call, bytes, calls, touched));
 
     if (m->rank == 0) {
-        printf("{\"bench\":\"collectives\",\"maker\":\"%s\",\"variant\":\"%s\",\"call\":\"%s\",\"touched\":%s,\"ranks\":%d,\"bytes\":%zu,\"us\":%.3f,\"gb_s\":%.3f,\"calls\":%d}\n", m->name,
-               m->variant, bench_call_names[call], touched ? "true" : "false", m->size, bytes, each_s * 1e6, (double)bytes / each_s * 1e-9, calls * BENCH_BATCHES);
+        printf("{\"bench\":\"collectives\",\"maker\":\"%s\",\"variant\":\"%s\",\"call\":\"%s\",\"touched\":%s,\"ranks\":%d,\"bytes\":%zu,"
+               "\"us\":%.3f,\"gb_s\":%.3f,\"calls\":%d}\n",
+               m->name, m->variant, bench_call_names[call], touched ? "true" : "false", m->size, bytes, each_s * 1e6,
+               (double)bytes / each_s * 1e-9, calls * BENCH_BATCHES);
         fflush(stdout);
     }
 }

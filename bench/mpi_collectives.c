@@ -1,4 +1,5 @@
-/* The same loop on MPI, to compare with: mpirun -n 2 [--oversubscribe --mca mpi_yield_when_idle 1] mpi_collectives [--calls …] [--bytes …] */
+/* The same loop on MPI, to compare with: mpirun -n 2 [--oversubscribe --mca mpi_yield_when_idle 1] mpi_collectives [--calls …] [--bytes …]
+ */
 #include <mpi.h>
 
 #include "collectives_loop.h"
@@ -30,7 +31,8 @@ static void call(void *context, bench_call kind, size_t bytes)
         MPI_Bcast(b->send, count, MPI_FLOAT, 0, MPI_COMM_WORLD);
         break;
     case BENCH_SEND_RECV:
-        MPI_Sendrecv(b->send, count, MPI_FLOAT, (b->rank + 1) % b->size, 0, b->recv, count, MPI_FLOAT, (b->rank + b->size - 1) % b->size, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        MPI_Sendrecv(b->send, count, MPI_FLOAT, (b->rank + 1) % b->size, 0, b->recv, count, MPI_FLOAT, (b->rank + b->size - 1) % b->size, 0,
+                     MPI_COMM_WORLD, MPI_STATUS_IGNORE);
         break;
     default:
         MPI_Barrier(MPI_COMM_WORLD);
@@ -69,7 +71,8 @@ int main(int argc, char **argv)
 {
     bench_plan plan = bench_plan_default();
     buffers b = {0};
-    bench_maker maker = {.name = "mpi", .variant = "", .context = &b, .call = call, .barrier = barrier, .max = max_over_ranks, .touch = touch};
+    bench_maker maker = {
+        .name = "mpi", .variant = "", .context = &b, .call = call, .barrier = barrier, .max = max_over_ranks, .touch = touch};
 
     MPI_Init(&argc, &argv);
     for (int i = 1; i < argc; i++)

@@ -15,6 +15,7 @@ typedef struct loom_bootstrap {
 } loom_bootstrap;
 
 /* loom_comm_open_world() over any table. */
-loom_status loom_comm_open_bootstrap(const loom_bootstrap *bootstrap, loom_device *device, const loom_comm_config *config, loom_comm **world);
+loom_status loom_comm_open_bootstrap(const loom_bootstrap *bootstrap, loom_device *device, const loom_comm_config *config,
+                                     loom_comm **world);
 
 #endif

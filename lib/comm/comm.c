@@ -11,9 +11,15 @@
 const char *loom_call_kind_name(loom_call_kind kind)
 {
     static const char *const names[LOOM_CALL_KINDS] = {
-        [LOOM_CALL_ALL_REDUCE] = "all_reduce", [LOOM_CALL_REDUCE_SCATTER] = "reduce_scatter", [LOOM_CALL_ALL_GATHER] = "all_gather",
-        [LOOM_CALL_ALL_TO_ALL] = "all_to_all", [LOOM_CALL_ALL_TO_ALL_V] = "all_to_all_v",     [LOOM_CALL_BROADCAST] = "broadcast",
-        [LOOM_CALL_SEND] = "send",             [LOOM_CALL_RECV] = "recv",                     [LOOM_CALL_BARRIER] = "barrier",
+        [LOOM_CALL_ALL_REDUCE] = "all_reduce",
+        [LOOM_CALL_REDUCE_SCATTER] = "reduce_scatter",
+        [LOOM_CALL_ALL_GATHER] = "all_gather",
+        [LOOM_CALL_ALL_TO_ALL] = "all_to_all",
+        [LOOM_CALL_ALL_TO_ALL_V] = "all_to_all_v",
+        [LOOM_CALL_BROADCAST] = "broadcast",
+        [LOOM_CALL_SEND] = "send",
+        [LOOM_CALL_RECV] = "recv",
+        [LOOM_CALL_BARRIER] = "barrier",
         [LOOM_CALL_SPLIT] = "split",
     };
 
@@ -239,7 +245,8 @@ loom_status loom_group_end(loom_comm *comm, loom_stream *stream)
     group = malloc(sizeof *group);
     if (!group)
         return loom_fail(LOOM_E_MEMORY, "no memory for a group of calls");
-    *group = (group_task){{.step = step_group, .check = check_group, .release = release_group, .exposed_s = &comm->exposed_s}, comm, comm->group_first};
+    *group = (group_task){
+        {.step = step_group, .check = check_group, .release = release_group, .exposed_s = &comm->exposed_s}, comm, comm->group_first};
     comm->group_first = NULL;
     return loom_stream_submit(stream, &group->task);
 }
@@ -247,8 +254,9 @@ loom_status loom_group_end(loom_comm *comm, loom_stream *stream)
 static loom_status add_to_group(loom_comm *comm, loom_call *call, loom_stream *stream)
 {
     if (comm->group_stream && comm->group_stream != stream) {
-        loom_status status = loom_fail(LOOM_E_INVALID, "a group of calls on comm \"%s\" uses stream \"%s\" and stream \"%s\"; one group, one stream", comm->name,
-                                       loom_stream_name(comm->group_stream), loom_stream_name(stream));
+        loom_status status =
+            loom_fail(LOOM_E_INVALID, "a group of calls on comm \"%s\" uses stream \"%s\" and stream \"%s\"; one group, one stream",
+                      comm->name, loom_stream_name(comm->group_stream), loom_stream_name(stream));
         release_call(&call->task);
         return status;
     }
@@ -295,16 +303,19 @@ static loom_status enqueue(loom_comm *comm, const loom_call *what, uint64_t traf
     return status;
 }
 
-static loom_status check_types(const loom_comm *comm, loom_call_kind kind, size_t count, loom_dtype dtype, int buffers, const loom_stream *stream)
+static loom_status check_types(const loom_comm *comm, loom_call_kind kind, size_t count, loom_dtype dtype, int buffers,
+                               const loom_stream *stream)
 {
     size_t element = loom_dtype_bytes(dtype);
 
     if (!stream || loom_stream_device(stream) != comm->world->device)
-        return loom_fail(LOOM_E_INVALID, "%s on comm \"%s\": the stream belongs to another device than the comm", loom_call_kind_name(kind), comm->name);
+        return loom_fail(LOOM_E_INVALID, "%s on comm \"%s\": the stream belongs to another device than the comm", loom_call_kind_name(kind),
+                         comm->name);
     if (!element)
         return loom_fail(LOOM_E_INVALID, "%s on comm \"%s\": there is no dtype %d", loom_call_kind_name(kind), comm->name, (int)dtype);
     if (count > (size_t)PTRDIFF_MAX / element / (size_t)buffers)
-        return loom_fail(LOOM_E_INVALID, "%s on comm \"%s\": %zu elements for each of %d ranks do not fit memory", loom_call_kind_name(kind), comm->name, count, buffers);
+        return loom_fail(LOOM_E_INVALID, "%s on comm \"%s\": %zu elements for each of %d ranks do not fit memory",
+                         loom_call_kind_name(kind), comm->name, count, buffers);
     return LOOM_OK;
 }
 
@@ -324,7 +335,8 @@ static loom_status check_buffer(const loom_comm *comm, loom_call_kind kind, cons
 }
 
 /* `small` and `large` may share memory only as `small` exactly at `in_place` within large (NULL: never). */
-static loom_status check_overlap(const loom_comm *comm, loom_call_kind kind, const void *small, size_t small_bytes, const void *large, size_t large_bytes, const void *in_place)
+static loom_status check_overlap(const loom_comm *comm, loom_call_kind kind, const void *small, size_t small_bytes, const void *large,
+                                 size_t large_bytes, const void *in_place)
 {
     uintptr_t a = (uintptr_t)small, b = (uintptr_t)large;
 
@@ -347,7 +359,8 @@ static uint64_t share(uint64_t bytes, uint64_t numerator, int size)
     return bytes * numerator / (uint64_t)size;
 }
 
-loom_status loom_all_reduce(loom_comm *comm, const void *send, void *recv, size_t count, loom_dtype dtype, loom_reduce_op op, loom_stream *stream)
+loom_status loom_all_reduce(loom_comm *comm, const void *send, void *recv, size_t count, loom_dtype dtype, loom_reduce_op op,
+                            loom_stream *stream)
 {
     loom_call call = {.kind = LOOM_CALL_ALL_REDUCE, .dtype = dtype, .op = op, .send = send, .recv = recv, .count = count};
     size_t bytes = count * loom_dtype_bytes(dtype);
@@ -360,7 +373,8 @@ loom_status loom_all_reduce(loom_comm *comm, const void *send, void *recv, size_
     return enqueue(comm, &call, share(bytes, 2 * (uint64_t)(comm->size - 1), comm->size), stream);
 }
 
-loom_status loom_reduce_scatter(loom_comm *comm, const void *send, void *recv, size_t count, loom_dtype dtype, loom_reduce_op op, loom_stream *stream)
+loom_status loom_reduce_scatter(loom_comm *comm, const void *send, void *recv, size_t count, loom_dtype dtype, loom_reduce_op op,
+                                loom_stream *stream)
 {
     loom_call call = {.kind = LOOM_CALL_REDUCE_SCATTER, .dtype = dtype, .op = op, .send = send, .recv = recv, .count = count};
     size_t bytes = count * loom_dtype_bytes(dtype);
@@ -414,11 +428,12 @@ static size_t extent(const size_t *counts, const size_t *offsets, int size)
     return end;
 }
 
-loom_status loom_all_to_all_v(loom_comm *comm, const void *send, const size_t *send_counts, const size_t *send_offsets, void *recv, const size_t *recv_counts,
-                              const size_t *recv_offsets, loom_dtype dtype, loom_stream *stream)
+loom_status loom_all_to_all_v(loom_comm *comm, const void *send, const size_t *send_counts, const size_t *send_offsets, void *recv,
+                              const size_t *recv_counts, const size_t *recv_offsets, loom_dtype dtype, loom_stream *stream)
 {
     loom_call call = {.kind = LOOM_CALL_ALL_TO_ALL_V, .dtype = dtype, .send = send, .recv = recv};
-    size_t n = (size_t)comm->size, element = loom_dtype_bytes(dtype), sent = extent(send_counts, send_offsets, comm->size), received = extent(recv_counts, recv_offsets, comm->size);
+    size_t n = (size_t)comm->size, element = loom_dtype_bytes(dtype), sent = extent(send_counts, send_offsets, comm->size),
+           received = extent(recv_counts, recv_offsets, comm->size);
     uint64_t travels = 0;
 
     TRY(check_types(comm, call.kind, sent, dtype, 1, stream));
@@ -442,10 +457,12 @@ static loom_status check_member(const loom_comm *comm, loom_call_kind kind, cons
 {
     if (rank >= 0 && rank < comm->size)
         return LOOM_OK;
-    return loom_fail(LOOM_E_INVALID, "%s on comm \"%s\": %s %d is not one of its %d ranks", loom_call_kind_name(kind), comm->name, role, rank, comm->size);
+    return loom_fail(LOOM_E_INVALID, "%s on comm \"%s\": %s %d is not one of its %d ranks", loom_call_kind_name(kind), comm->name, role,
+                     rank, comm->size);
 }
 
-/* The law: every rank but one hands the buffer on, whatever the algorithm. Which one does not is fixed as the one before the root, as in a ring. */
+/* The law: every rank but one hands the buffer on, whatever the algorithm. Which one does not is fixed as the one before the root, as in a
+ * ring. */
 loom_status loom_broadcast(loom_comm *comm, void *buffer, size_t count, loom_dtype dtype, int root, loom_stream *stream)
 {
     loom_call call = {.kind = LOOM_CALL_BROADCAST, .dtype = dtype, .peer = root, .send = buffer, .recv = buffer, .count = count};
@@ -462,7 +479,8 @@ loom_status loom_barrier(loom_comm *comm, const char *name, loom_stream *stream)
 
     TRY(check_types(comm, call.kind, 0, call.dtype, 1, stream));
     if (name && strlen(name) >= sizeof call.name)
-        return loom_fail(LOOM_E_INVALID, "barrier \"%s\" on comm \"%s\": a name has at most %zu bytes", name, comm->name, sizeof call.name - 1);
+        return loom_fail(LOOM_E_INVALID, "barrier \"%s\" on comm \"%s\": a name has at most %zu bytes", name, comm->name,
+                         sizeof call.name - 1);
     snprintf(call.name, sizeof call.name, "%s", name ? name : "");
     return enqueue(comm, &call, 0, stream);
 }

@@ -11,16 +11,20 @@ const char *loom_call_describe(const loom_call *call, char text[LOOM_CALL_TEXT])
     switch (call->kind) {
     case LOOM_CALL_ALL_REDUCE:
     case LOOM_CALL_REDUCE_SCATTER:
-        snprintf(text, LOOM_CALL_TEXT, "%s #%llu (%zu %s, %s) on comm \"%s\"", kind, sequence, call->count, dtype, loom_reduce_op_name(call->op), comm);
+        snprintf(text, LOOM_CALL_TEXT, "%s #%llu (%zu %s, %s) on comm \"%s\"", kind, sequence, call->count, dtype,
+                 loom_reduce_op_name(call->op), comm);
         break;
     case LOOM_CALL_BROADCAST:
-        snprintf(text, LOOM_CALL_TEXT, "%s #%llu (%zu %s from rank %d) on comm \"%s\"", kind, sequence, call->count, dtype, call->peer, comm);
+        snprintf(text, LOOM_CALL_TEXT, "%s #%llu (%zu %s from rank %d) on comm \"%s\"", kind, sequence, call->count, dtype, call->peer,
+                 comm);
         break;
     case LOOM_CALL_SEND:
-        snprintf(text, LOOM_CALL_TEXT, "%s #%llu (%zu %s to rank %d, tag %llu) on comm \"%s\"", kind, sequence, call->count, dtype, call->peer, tag, comm);
+        snprintf(text, LOOM_CALL_TEXT, "%s #%llu (%zu %s to rank %d, tag %llu) on comm \"%s\"", kind, sequence, call->count, dtype,
+                 call->peer, tag, comm);
         break;
     case LOOM_CALL_RECV:
-        snprintf(text, LOOM_CALL_TEXT, "%s #%llu (%zu %s from rank %d, tag %llu) on comm \"%s\"", kind, sequence, call->count, dtype, call->peer, tag, comm);
+        snprintf(text, LOOM_CALL_TEXT, "%s #%llu (%zu %s from rank %d, tag %llu) on comm \"%s\"", kind, sequence, call->count, dtype,
+                 call->peer, tag, comm);
         break;
     case LOOM_CALL_BARRIER:
         snprintf(text, LOOM_CALL_TEXT, "%s \"%s\" #%llu on comm \"%s\"", kind, call->name, sequence, comm);

@@ -1,6 +1,7 @@
 /* Parcels: what collectives over point to point need of a transport that can only move bytes from one rank to another.
  *
- * A parcel is addressed by (class, comm, number, part); the two sides know beforehand what it is. `comm` is the transport's to fill in. It lies in the caller's memory until it is done. */
+ * A parcel is addressed by (class, comm, number, part); the two sides know beforehand what it is. `comm` is the transport's to fill in. It
+ * lies in the caller's memory until it is done. */
 #ifndef LOOM_COMM_MAIL_H
 #define LOOM_COMM_MAIL_H
 
@@ -14,9 +15,9 @@ struct loom_parcel {
     uint16_t flags;
     uint32_t part;
     uint64_t comm, number, count;
-    char *data;        /* read when sent, written when expected */
-    size_t bytes;      /* to send; room for what is expected, and then what came */
-    bool done, own;    /* own: allocated by the transport, which frees it */
+    char *data;     /* read when sent, written when expected */
+    size_t bytes;   /* to send; room for what is expected, and then what came */
+    bool done, own; /* own: allocated by the transport, which frees it */
 };
 
 enum { LOOM_PARCEL_POST = 1, LOOM_PARCEL_SLICE, LOOM_PARCEL_TRANSPORTS_OWN };

@@ -1,11 +1,12 @@
 /* Collectives over point to point.
  *
- * Every call begins with a post from everyone to everyone: what is called, the counts of all_to_all_v, and up to ORDERED_SMALL bytes of data, with which a
- * small call is over after one hop. All ranks hold all posts, so all find the same mismatch. Data of a large call leaves a rank only when that rank has found
- * all posts alike; so it may be received straight into the caller's buffer, and a mismatch leaves that as it was.
+ * Every call begins with a post from everyone to everyone: what is called, the counts of all_to_all_v, and up to ORDERED_SMALL bytes of
+ * data, with which a small call is over after one hop. All ranks hold all posts, so all find the same mismatch. Data of a large call leaves
+ * a rank only when that rank has found all posts alike; so it may be received straight into the caller's buffer, and a mismatch leaves that
+ * as it was.
  *
- * Large reductions: rank r gets everyone's slice r, adds them in rank order and hands the sum to everyone, round after round of slices, two rounds under way.
- * Each rank sends 2(n-1)/n of the buffer, which is the least there is. */
+ * Large reductions: rank r gets everyone's slice r, adds them in rank order and hands the sum to everyone, round after round of slices, two
+ * rounds under way. Each rank sends 2(n-1)/n of the buffer, which is the least there is. */
 #include "comm/ordered.h"
 
 #include <stdlib.h>
@@ -275,9 +276,11 @@ static void finish_small(loom_call *call)
     }
 }
 
-/* --- large reductions -------------------------------------------------------------------------------------------------------------------- */
+/* --- large reductions --------------------------------------------------------------------------------------------------------------------
+ */
 
-/* Elements of one rank's slice in one round, and where the slice of `rank` begins in round `round`, as an element of the buffer that is summed. */
+/* Elements of one rank's slice in one round, and where the slice of `rank` begins in round `round`, as an element of the buffer that is
+ * summed. */
 static size_t slice_count(const loom_call *call)
 {
     return SLICE_BYTES / element_bytes(call);
@@ -372,7 +375,8 @@ static loom_step reduction_body(loom_call *call)
     return LOOM_STEP_OVER;
 }
 
-/* --- large movements ---------------------------------------------------------------------------------------------------------------------- */
+/* --- large movements
+ * ---------------------------------------------------------------------------------------------------------------------- */
 
 typedef struct piece {
     char *data;
@@ -402,10 +406,12 @@ static piece piece_from(const loom_call *call, int rank)
     return (piece){recv + r * bytes, bytes};
 }
 
-/* Broadcast in two hops: the root hands each of the others its slice, and they hand it on to each other; so the root sends the buffer once. */
+/* Broadcast in two hops: the root hands each of the others its slice, and they hand it on to each other; so the root sends the buffer once.
+ */
 static piece broadcast_slice(const loom_call *call, int rank)
 {
-    size_t bytes = call->count * element_bytes(call), others = call->comm->size > 1 ? (size_t)call->comm->size - 1 : 1, each = (bytes / others + 63) / 64 * 64;
+    size_t bytes = call->count * element_bytes(call), others = call->comm->size > 1 ? (size_t)call->comm->size - 1 : 1,
+           each = (bytes / others + 63) / 64 * 64;
     size_t index = (size_t)((rank - call->peer - 1 + call->comm->size) % call->comm->size), begin = least(index * each, bytes);
 
     return (piece){(char *)call->recv + begin, index + 1 == others ? bytes - begin : least(each, bytes - begin)};
@@ -471,7 +477,8 @@ static loom_step movement_body(loom_call *call)
     return LOOM_STEP_OVER;
 }
 
-/* --- the whole call ---------------------------------------------------------------------------------------------------------------------------- */
+/* --- the whole call
+ * ---------------------------------------------------------------------------------------------------------------------------- */
 
 static loom_step over(loom_call *call, loom_status status)
 {

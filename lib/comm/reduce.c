@@ -104,7 +104,8 @@ loom_status loom_reducer_choose(const loom_reducer **reducer)
     if (status < 0)
         return status;
     if (wanted >= count)
-        return loom_fail(LOOM_E_UNSUPPORTED, "RANKLOOM_ISA asks for an instruction set that this processor lacks; its best is %s", all[count - 1]->name);
+        return loom_fail(LOOM_E_UNSUPPORTED, "RANKLOOM_ISA asks for an instruction set that this processor lacks; its best is %s",
+                         all[count - 1]->name);
     *reducer = all[wanted >= 0 ? wanted : count - 1];
     return LOOM_OK;
 }
@@ -124,7 +125,8 @@ static const void *widened(const loom_reducer *reducer, loom_dtype dtype, const 
     return room;
 }
 
-static void reduce_tile(const loom_reducer *reducer, char *out, const void *const *in, size_t offset, int ranks, size_t count, loom_dtype dtype, loom_reduce_op op)
+static void reduce_tile(const loom_reducer *reducer, char *out, const void *const *in, size_t offset, int ranks, size_t count,
+                        loom_dtype dtype, loom_reduce_op op)
 {
     combine_fn *combine = reducer->combine[wide_of(dtype)][op];
     convert_fn *narrow = reducer->narrow[dtype];
@@ -145,7 +147,8 @@ static void reduce_tile(const loom_reducer *reducer, char *out, const void *cons
         reducer->divide[wide_of(dtype)](out, count, ranks);
 }
 
-void loom_reduce(const loom_reducer *reducer, void *out, const void *const *in, int ranks, size_t count, loom_dtype dtype, loom_reduce_op op)
+void loom_reduce(const loom_reducer *reducer, void *out, const void *const *in, int ranks, size_t count, loom_dtype dtype,
+                 loom_reduce_op op)
 {
     size_t element = loom_dtype_bytes(dtype);
 

@@ -12,8 +12,9 @@ loom_status loom_reducer_choose(const loom_reducer **reducer);
 int loom_reducer_all(const loom_reducer *reducers[], int capacity);
 const char *loom_reducer_name(const loom_reducer *reducer);
 
-/* out[count] = op over r of in[r][count], r ascending. `out` may be one of the inputs, with no other overlap. AVG divides the sum by `ranks`
- * (integers: towards zero). MAX and MIN return NaN if any rank has one. */
-void loom_reduce(const loom_reducer *reducer, void *out, const void *const *in, int ranks, size_t count, loom_dtype dtype, loom_reduce_op op);
+/* out[count] = op over r of in[r][count], r ascending. `out` may be one of the inputs, with no other overlap. AVG divides the sum by
+ * `ranks` (integers: towards zero). MAX and MIN return NaN if any rank has one. */
+void loom_reduce(const loom_reducer *reducer, void *out, const void *const *in, int ranks, size_t count, loom_dtype dtype,
+                 loom_reduce_op op);
 
 #endif

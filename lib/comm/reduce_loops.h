@@ -112,19 +112,34 @@ static const loom_reducer ISA(reducer) = {
 #else
     .name = "portable",
 #endif
-    .combine = {
-        [WIDE_F32] = {[LOOM_SUM] = ISA(sum_f32), [LOOM_AVG] = ISA(sum_f32), [LOOM_MAX] = ISA(max_f32), [LOOM_MIN] = ISA(min_f32)},
-        [WIDE_F64] = {[LOOM_SUM] = ISA(sum_f64), [LOOM_AVG] = ISA(sum_f64), [LOOM_MAX] = ISA(max_f64), [LOOM_MIN] = ISA(min_f64)},
-        [WIDE_I64] = {[LOOM_SUM] = ISA(sum_i64), [LOOM_AVG] = ISA(sum_i64), [LOOM_MAX] = ISA(max_i64), [LOOM_MIN] = ISA(min_i64)},
-    },
+    .combine =
+        {
+            [WIDE_F32] = {[LOOM_SUM] = ISA(sum_f32), [LOOM_AVG] = ISA(sum_f32), [LOOM_MAX] = ISA(max_f32), [LOOM_MIN] = ISA(min_f32)},
+            [WIDE_F64] = {[LOOM_SUM] = ISA(sum_f64), [LOOM_AVG] = ISA(sum_f64), [LOOM_MAX] = ISA(max_f64), [LOOM_MIN] = ISA(min_f64)},
+            [WIDE_I64] = {[LOOM_SUM] = ISA(sum_i64), [LOOM_AVG] = ISA(sum_i64), [LOOM_MAX] = ISA(max_i64), [LOOM_MIN] = ISA(min_i64)},
+        },
     .divide = {ISA(divide_f32), ISA(divide_f64), ISA(divide_i64)},
-    .widen = {
-        [LOOM_BF16] = ISA(widen_bf16), [LOOM_F16] = ISA(widen_f16), [LOOM_F8E4M3] = ISA(widen_f8e4m3), [LOOM_F8E5M2] = ISA(widen_f8e5m2),
-        [LOOM_I8] = ISA(widen_i8), [LOOM_U8] = ISA(widen_u8), [LOOM_U16] = ISA(widen_u16), [LOOM_I32] = ISA(widen_i32),
-    },
-    .narrow = {
-        [LOOM_BF16] = ISA(narrow_bf16), [LOOM_F16] = ISA(narrow_f16), [LOOM_F8E4M3] = ISA(narrow_f8e4m3), [LOOM_F8E5M2] = ISA(narrow_f8e5m2),
-        [LOOM_I8] = ISA(narrow_i8), [LOOM_U8] = ISA(narrow_u8), [LOOM_U16] = ISA(narrow_u16), [LOOM_I32] = ISA(narrow_i32),
-    },
+    .widen =
+        {
+            [LOOM_BF16] = ISA(widen_bf16),
+            [LOOM_F16] = ISA(widen_f16),
+            [LOOM_F8E4M3] = ISA(widen_f8e4m3),
+            [LOOM_F8E5M2] = ISA(widen_f8e5m2),
+            [LOOM_I8] = ISA(widen_i8),
+            [LOOM_U8] = ISA(widen_u8),
+            [LOOM_U16] = ISA(widen_u16),
+            [LOOM_I32] = ISA(widen_i32),
+        },
+    .narrow =
+        {
+            [LOOM_BF16] = ISA(narrow_bf16),
+            [LOOM_F16] = ISA(narrow_f16),
+            [LOOM_F8E4M3] = ISA(narrow_f8e4m3),
+            [LOOM_F8E5M2] = ISA(narrow_f8e5m2),
+            [LOOM_I8] = ISA(narrow_i8),
+            [LOOM_U8] = ISA(narrow_u8),
+            [LOOM_U16] = ISA(narrow_u16),
+            [LOOM_I32] = ISA(narrow_i32),
+        },
 };
 #undef TARGET

@@ -79,7 +79,7 @@ static bool is_gone(const shm_peer *peer)
     if (peer->pid == (int)getpid())
         return false; /* a thread of this process */
     if (peer->pidfd >= 0)
-        return poll(&poll_one, 1, 0) > 0; /* a process descriptor is readable once its process has ended, reaped or not */
+        return poll(&poll_one, 1, 0) > 0;             /* a process descriptor is readable once its process has ended, reaped or not */
     return kill(peer->pid, 0) != 0 && errno == ESRCH; /* Linux before 5.3 */
 }
 
@@ -124,7 +124,8 @@ static void visit_graves(loom_world *world)
     }
 }
 
-/* What peers may still read stays in the heap until the device is closed: this rank's desk, and boxes of comms that others have not left yet. */
+/* What peers may still read stays in the heap until the device is closed: this rank's desk, and boxes of comms that others have not left
+ * yet. */
 static void close_world(loom_world *world)
 {
     shm_world *w = world->states[LOOM_SHM];
@@ -280,8 +281,9 @@ static loom_status check_failed(const loom_call *call)
         if (r == comm->rank || failed >= 0)
             continue;
         loom_notice_read(&c->boxes[r]->reason, reason);
-        return loom_fail(failed == LOOM_E_MISMATCH ? LOOM_E_MISMATCH : LOOM_E_PEER, "%s ended because %s gave up: %s", loom_call_describe(call, what),
-                         loom_rank_describe(comm, r, who), reason[0] ? reason : loom_status_name((loom_status)failed));
+        return loom_fail(failed == LOOM_E_MISMATCH ? LOOM_E_MISMATCH : LOOM_E_PEER, "%s ended because %s gave up: %s",
+                         loom_call_describe(call, what), loom_rank_describe(comm, r, who),
+                         reason[0] ? reason : loom_status_name((loom_status)failed));
     }
     return LOOM_OK;
 }
@@ -308,7 +310,8 @@ static loom_status check_gone(const loom_call *call)
             return LOOM_OK;
         }
         return left ? loom_fail(LOOM_E_PEER, "%s: %s has left the comm", loom_call_describe(call, what), loom_rank_describe(comm, r, who))
-                    : loom_fail(LOOM_E_PEER, "%s: %s (process %d) died", loom_call_describe(call, what), loom_rank_describe(comm, r, who), peer->pid);
+                    : loom_fail(LOOM_E_PEER, "%s: %s (process %d) died", loom_call_describe(call, what), loom_rank_describe(comm, r, who),
+                                peer->pid);
     }
     return LOOM_OK;
 }

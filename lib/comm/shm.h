@@ -3,10 +3,11 @@
  * Every rank's device has a heap that all ranks of the host map. For each comm a rank keeps a `box` in its own heap: it alone writes there
  * (but for what a receiver answers in a message), its peers read. Addresses that travel are offsets in the writer's heap.
  *
- * Collectives. A rank posts what it calls in one of two slots (sequence number modulo 2), then waits until all have posted the same sequence number,
- * and compares. Two slots suffice: who posts call k has seen everyone's post of k-1, so everyone is done with k-2. Calls of up to
- * SHM_SMALL bytes carry their data in the slot and are over then. Larger ones read, and where it helps write, the peers' buffers directly if they lie
- * in heaps, else go through `staging` in chunks. Within a call ranks keep in step by `tick`: every rank of a comm counts the same ticks.
+ * Collectives. A rank posts what it calls in one of two slots (sequence number modulo 2), then waits until all have posted the same
+ * sequence number, and compares. Two slots suffice: who posts call k has seen everyone's post of k-1, so everyone is done with k-2. Calls
+ * of up to SHM_SMALL bytes carry their data in the slot and are over then. Larger ones read, and where it helps write, the peers' buffers
+ * directly if they lie in heaps, else go through `staging` in chunks. Within a call ranks keep in step by `tick`: every rank of a comm
+ * counts the same ticks.
  *
  * Point to point. See shm_p2p.c. */
 #ifndef LOOM_COMM_SHM_H
@@ -17,11 +18,11 @@
 #include "device/segment.h"
 
 enum {
-    SHM_SMALL = 4096,         /* up to here the data is in the post */
+    SHM_SMALL = 4096, /* up to here the data is in the post */
     SHM_INLINE = 40,
-    SHM_CHUNK = 128 << 10,    /* of staging; any size from 64 KiB to 1 MiB does */
-    SHM_PIECE = 256 << 10,    /* what one step moves, so that other streams get their turn */
-    SHM_MESSAGES = 63,        /* in a block; with its tail it is one page */
+    SHM_CHUNK = 128 << 10, /* of staging; any size from 64 KiB to 1 MiB does */
+    SHM_PIECE = 256 << 10, /* what one step moves, so that other streams get their turn */
+    SHM_MESSAGES = 63,     /* in a block; with its tail it is one page */
 };
 #define SHM_NOWHERE UINT64_MAX /* a buffer that is not in the heap */
 
@@ -50,7 +51,14 @@ typedef struct shm_box {
     alignas(64) _Atomic uint64_t words[];
 } shm_box;
 
-typedef enum shm_message_state { SHM_EMPTY, SHM_POSTED, SHM_TAKEN, SHM_REFUSED, SHM_WITHDRAWN, SHM_SEEN /* the sender has read the answer */ } shm_message_state;
+typedef enum shm_message_state {
+    SHM_EMPTY,
+    SHM_POSTED,
+    SHM_TAKEN,
+    SHM_REFUSED,
+    SHM_WITHDRAWN,
+    SHM_SEEN /* the sender has read the answer */
+} shm_message_state;
 
 typedef struct shm_message {
     alignas(64) _Atomic uint32_t state;
@@ -61,7 +69,7 @@ typedef struct shm_message {
     uint64_t chunk_bytes; /* of one chunk; the whole message where it lies in the heap */
     uint64_t reply_count; /* of a refusal: what the receiver expected */
     uint32_t reply_dtype;
-    uint32_t staged;      /* data lies in staging, not in a buffer of the program */
+    uint32_t staged; /* data lies in staging, not in a buffer of the program */
 } shm_message;
 _Static_assert(sizeof(shm_message) == 64, "a message is a cache line");
 
@@ -73,31 +81,31 @@ typedef struct shm_block {
 
 /* Both directions between this rank and one peer, as this rank sees them. */
 typedef struct shm_lane {
-    shm_block *out;       /* where the next message is posted; NULL: never sent */
-    unsigned filled;      /* messages posted in it */
-    shm_block **older;    /* blocks before it that may still hold messages under way */
+    shm_block *out;    /* where the next message is posted; NULL: never sent */
+    unsigned filled;   /* messages posted in it */
+    shm_block **older; /* blocks before it that may still hold messages under way */
     int n_older, older_capacity;
-    shm_block *in;        /* where the peer's next message comes; NULL: none yet */
-    unsigned next;        /* in it */
+    shm_block *in;         /* where the peer's next message comes; NULL: none yet */
+    unsigned next;         /* in it */
     shm_message **arrived; /* posted, and not yet asked for; in order */
     int n_arrived, arrived_capacity;
-    loom_call *waiting;    /* receives that no message has come for, in the order of their posting */
+    loom_call *waiting; /* receives that no message has come for, in the order of their posting */
 } shm_lane;
 
 typedef struct shm_comm shm_comm;
 struct shm_comm {
     int rank, size;
-    int *world_ranks;           /* of the members */
+    int *world_ranks; /* of the members */
     shm_comm *next_grave;
-    shm_box *box;               /* mine */
-    shm_box **boxes;            /* of every member */
-    char **bases;               /* of every member's heap */
+    shm_box *box;    /* mine */
+    shm_box **boxes; /* of every member */
+    char **bases;    /* of every member's heap */
     loom_doorbell **bells;
-    const void **inputs;        /* [size] scratch of the collective under way */
-    char *staging;              /* mine; NULL: none yet */
-    uint64_t ticks;             /* that this rank has counted */
-    pthread_mutex_t lock;       /* of lanes: streams of several threads may send */
-    shm_lane *lanes;            /* [size] */
+    const void **inputs;  /* [size] scratch of the collective under way */
+    char *staging;        /* mine; NULL: none yet */
+    uint64_t ticks;       /* that this rank has counted */
+    pthread_mutex_t lock; /* of lanes: streams of several threads may send */
+    shm_lane *lanes;      /* [size] */
 };
 
 typedef struct shm_desk {
@@ -111,34 +119,34 @@ typedef struct shm_peer {
 } shm_peer;
 
 typedef struct shm_world {
-    shm_desk *desk; /* mine */
-    shm_peer *peers; /* by world rank; NULL until open */
+    shm_desk *desk;   /* mine */
+    shm_peer *peers;  /* by world rank; NULL until open */
     shm_comm *graves; /* comms that this rank has left and peers have not */
 } shm_world;
 
 /* A call's scratch memory. */
 typedef struct shm_call {
     int resume;
-    bool met;             /* all have posted, and the same */
-    int scan;             /* members before it were found ready */
-    uint64_t target;      /* tick that is waited for */
+    bool met;        /* all have posted, and the same */
+    int scan;        /* members before it were found ready */
+    uint64_t target; /* tick that is waited for */
     loom_step (*body)(loom_call *call);
-    size_t done, length;  /* bytes or elements of the part under way */
+    size_t done, length; /* bytes or elements of the part under way */
     int block, chunk;
-    bool gone;            /* a peer was found dead or gone when nothing moved; if still nothing moves, it is missed */
+    bool gone; /* a peer was found dead or gone when nothing moved; if still nothing moves, it is missed */
     shm_message *message;
     loom_call *next_waiting; /* a receive in its lane's list */
-    char *staging;        /* of a send from elsewhere than the heap */
+    char *staging;           /* of a send from elsewhere than the heap */
     uint32_t chunks;
 } shm_call;
 
 loom_step loom_shm_collective_step(loom_call *call);
 loom_step loom_shm_send_step(loom_call *call);
 loom_step loom_shm_recv_step(loom_call *call);
-void loom_shm_p2p_forget(loom_call *call); /* a receive that was abandoned */
-void loom_shm_p2p_withdraw(loom_comm *comm); /* nothing that this rank posted and nobody took may be taken any more */
+void loom_shm_p2p_forget(loom_call *call);                     /* a receive that was abandoned */
+void loom_shm_p2p_withdraw(loom_comm *comm);                   /* nothing that this rank posted and nobody took may be taken any more */
 void loom_shm_p2p_give_back(loom_device *device, shm_comm *c); /* blocks, to the heap */
-bool loom_shm_is_absent(const loom_call *call, int rank); /* what a collective waits for has not come from `rank` */
+bool loom_shm_is_absent(const loom_call *call, int rank);      /* what a collective waits for has not come from `rank` */
 
 static inline shm_comm *shm_of(const loom_comm *comm)
 {
@@ -161,9 +169,10 @@ static inline loom_step shm_over(loom_call *call, loom_status status)
     return LOOM_STEP_OVER;
 }
 
-/* The reader of a piece of a peer's box or staging has taken it, and is the only one who reads there: makes its lines dirty in this core's cache.
- * On AMD's processors the owner's next write to a line that another core holds clean takes 27 ns a line, to one that it holds dirty 3 ns (measured, Zen 4),
- * so a store here saves its tenfold there; elsewhere it costs next to nothing. Never done to a program's own buffers. */
+/* The reader of a piece of a peer's box or staging has taken it, and is the only one who reads there: makes its lines dirty in this core's
+ * cache. On AMD's processors the owner's next write to a line that another core holds clean takes 27 ns a line, to one that it holds dirty
+ * 3 ns (measured, Zen 4), so a store here saves its tenfold there; elsewhere it costs next to nothing. Never done to a program's own
+ * buffers. */
 static inline void shm_claim(char *piece, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i += 64) {

@@ -1,5 +1,5 @@
-/* Collectives in shared memory. Each begins alike (meet), and then one of three bodies does the work: small (data came with the posts), direct
- * (peers' buffers are read and written in their heaps), staged (through chunks). */
+/* Collectives in shared memory. Each begins alike (meet), and then one of three bodies does the work: small (data came with the posts),
+ * direct (peers' buffers are read and written in their heaps), staged (through chunks). */
 #include "comm/shm.h"
 #include "comm/signature.h"
 
@@ -195,11 +195,12 @@ static void copy_posts(loom_call *call, size_t offset)
     size_t bytes = call->count * element_bytes(call);
 
     for (int r = 0; r < call->comm->size; r++)
-        memmove((char *)call->recv + (size_t)r * bytes, (r == call->comm->rank ? (const char *)call->send : post_of(call, r)->data) + offset, bytes);
+        memmove((char *)call->recv + (size_t)r * bytes,
+                (r == call->comm->rank ? (const char *)call->send : post_of(call, r)->data) + offset, bytes);
 }
 
-/* The lines behind the one that is polled: frees the peer's for it, and fetches those of this rank's next post. All are done with that slot: they
- * have posted what came after it. */
+/* The lines behind the one that is polled: frees the peer's for it, and fetches those of this rank's next post. All are done with that
+ * slot: they have posted what came after it. */
 static void prepare_next_post(loom_call *call)
 {
     const loom_comm *comm = call->comm;
@@ -312,7 +313,8 @@ static loom_step direct_reduce_scatter(loom_call *call)
     while (s->done < call->count) {
         for (int r = 0; r < comm->size; r++)
             inputs[r] = peer_send(call, r) + ((size_t)comm->rank * call->count + s->done) * element;
-        loom_reduce(comm->world->reducer, (char *)call->recv + s->done * element, inputs, comm->size, least(piece, call->count - s->done), call->dtype, call->op);
+        loom_reduce(comm->world->reducer, (char *)call->recv + s->done * element, inputs, comm->size, least(piece, call->count - s->done),
+                    call->dtype, call->op);
         s->done += piece;
         LOOM_YIELD(&s->resume);
     }
@@ -378,7 +380,8 @@ static loom_step direct_exchange(loom_call *call)
         s->length = exchanged(call, (me + s->block) % call->comm->size, me) * element;
         for (s->done = 0; s->done < s->length;) {
             int r = (me + s->block) % call->comm->size;
-            copy_piece(s, (char *)call->recv + recv_offset(call, r) * element, peer_send(call, r) + send_offset(call, r, me) * element, s->length);
+            copy_piece(s, (char *)call->recv + recv_offset(call, r) * element, peer_send(call, r) + send_offset(call, r, me) * element,
+                       s->length);
             LOOM_YIELD(&s->resume);
         }
     }
@@ -407,8 +410,8 @@ static loom_step direct_broadcast(loom_call *call)
 }
 
 /* --- staged: any buffer, through chunks in every rank's heap ------------------------------------------------------------------------
- * Two chunks of each kind are enough: a rank that writes chunk c+2 has seen all ranks tick in chunk c+1, which they did after they were done
- * with chunk c. Between calls the posts keep ranks as far apart. */
+ * Two chunks of each kind are enough: a rank that writes chunk c+2 has seen all ranks tick in chunk c+1, which they did after they were
+ * done with chunk c. Between calls the posts keep ranks as far apart. */
 
 static loom_status open_staging(loom_call *call)
 {
@@ -531,12 +534,14 @@ static loom_step staged_reduce_scatter(loom_call *call)
         return shm_over(call, status);
     while (s->done < call->count) {
         for (int r = 0; r < comm->size; r++)
-            memcpy(staged_in(call, comm->rank) + (size_t)r * slice * element, (const char *)call->send + ((size_t)r * call->count + s->done) * element, count * element);
+            memcpy(staged_in(call, comm->rank) + (size_t)r * slice * element,
+                   (const char *)call->send + ((size_t)r * call->count + s->done) * element, count * element);
         count_tick(call);
         LOOM_AWAIT(&s->resume, all_ticked(call));
         for (int r = 0; r < comm->size; r++)
             shm_of(comm)->inputs[r] = staged_in(call, r) + (size_t)comm->rank * slice * element;
-        loom_reduce(comm->world->reducer, (char *)call->recv + s->done * element, shm_of(comm)->inputs, comm->size, count, call->dtype, call->op);
+        loom_reduce(comm->world->reducer, (char *)call->recv + s->done * element, shm_of(comm)->inputs, comm->size, count, call->dtype,
+                    call->op);
         claim_inputs(call, count * element);
         s->done += count;
         s->chunk++;
@@ -598,7 +603,8 @@ static void stage_slices(loom_call *call, size_t slice)
     for (int r = 0; r < call->comm->size; r++) {
         size_t bytes = left_of(exchanged(call, me, r), s->done, slice) * element;
         if (bytes)
-            memcpy(staged_in(call, me) + (size_t)r * slice * element, (const char *)call->send + (send_offset(call, me, r) + s->done) * element, bytes);
+            memcpy(staged_in(call, me) + (size_t)r * slice * element,
+                   (const char *)call->send + (send_offset(call, me, r) + s->done) * element, bytes);
     }
 }
 
@@ -672,14 +678,16 @@ static loom_step staged_broadcast(loom_call *call)
 /* --- the whole call ------------------------------------------------------------------------------------------------------------------- */
 
 static loom_step (*const direct_bodies[LOOM_CALL_KINDS])(loom_call *) = {
-    [LOOM_CALL_ALL_REDUCE] = direct_all_reduce, [LOOM_CALL_REDUCE_SCATTER] = direct_reduce_scatter, [LOOM_CALL_ALL_GATHER] = direct_all_gather,
-    [LOOM_CALL_ALL_TO_ALL] = direct_exchange,   [LOOM_CALL_ALL_TO_ALL_V] = direct_exchange,         [LOOM_CALL_BROADCAST] = direct_broadcast,
+    [LOOM_CALL_ALL_REDUCE] = direct_all_reduce, [LOOM_CALL_REDUCE_SCATTER] = direct_reduce_scatter,
+    [LOOM_CALL_ALL_GATHER] = direct_all_gather, [LOOM_CALL_ALL_TO_ALL] = direct_exchange,
+    [LOOM_CALL_ALL_TO_ALL_V] = direct_exchange, [LOOM_CALL_BROADCAST] = direct_broadcast,
     [LOOM_CALL_SPLIT] = direct_all_gather,
 };
 
 static loom_step (*const staged_bodies[LOOM_CALL_KINDS])(loom_call *) = {
-    [LOOM_CALL_ALL_REDUCE] = staged_all_reduce, [LOOM_CALL_REDUCE_SCATTER] = staged_reduce_scatter, [LOOM_CALL_ALL_GATHER] = staged_all_gather,
-    [LOOM_CALL_ALL_TO_ALL] = staged_exchange,   [LOOM_CALL_ALL_TO_ALL_V] = staged_exchange,         [LOOM_CALL_BROADCAST] = staged_broadcast,
+    [LOOM_CALL_ALL_REDUCE] = staged_all_reduce, [LOOM_CALL_REDUCE_SCATTER] = staged_reduce_scatter,
+    [LOOM_CALL_ALL_GATHER] = staged_all_gather, [LOOM_CALL_ALL_TO_ALL] = staged_exchange,
+    [LOOM_CALL_ALL_TO_ALL_V] = staged_exchange, [LOOM_CALL_BROADCAST] = staged_broadcast,
     [LOOM_CALL_SPLIT] = staged_all_gather,
 };
 

@@ -1,9 +1,9 @@
 /* Point to point in shared memory.
  *
  * The sender posts a message, one cache line, in a chain of blocks of its own heap; the receiver walks the chain and
- * gives each message to the first receive that waits for its tag, or keeps it for one to come. The receive copies straight out of the sender's heap
- * and says TAKEN in the message, which ends the send. So any number of messages may be under way, and receives may be posted in any order. A buffer that is
- * not in the heap is staged by the sender in two chunks, filled and drained in turn. */
+ * gives each message to the first receive that waits for its tag, or keeps it for one to come. The receive copies straight out of the
+ * sender's heap and says TAKEN in the message, which ends the send. So any number of messages may be under way, and receives may be posted
+ * in any order. A buffer that is not in the heap is staged by the sender in two chunks, filled and drained in turn. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -144,8 +144,9 @@ static loom_status judge_answer(const loom_call *call)
         atomic_store(&s->message->state, SHM_SEEN);
         return LOOM_OK;
     }
-    return loom_fail(LOOM_E_MISMATCH, "%s mismatch: this rank calls %s, %s expects %llu %s", s->message->reply_count != call->count ? "count" : "dtype",
-                     loom_call_describe(call, what), loom_rank_describe(call->comm, call->peer, who), (unsigned long long)s->message->reply_count,
+    return loom_fail(LOOM_E_MISMATCH, "%s mismatch: this rank calls %s, %s expects %llu %s",
+                     s->message->reply_count != call->count ? "count" : "dtype", loom_call_describe(call, what),
+                     loom_rank_describe(call->comm, call->peer, who), (unsigned long long)s->message->reply_count,
                      loom_dtype_name((loom_dtype)s->message->reply_dtype));
 }
 
@@ -318,8 +319,9 @@ static loom_status refuse(loom_call *call)
 {
     shm_call *s = loom_call_scratch(call);
     char what[LOOM_CALL_TEXT], who[LOOM_RANK_TEXT];
-    loom_status status = loom_fail(LOOM_E_MISMATCH, "%s mismatch: this rank calls %s, %s sends %llu %s", s->message->count != call->count ? "count" : "dtype",
-                                   loom_call_describe(call, what), loom_rank_describe(call->comm, call->peer, who), (unsigned long long)s->message->count,
+    loom_status status = loom_fail(LOOM_E_MISMATCH, "%s mismatch: this rank calls %s, %s sends %llu %s",
+                                   s->message->count != call->count ? "count" : "dtype", loom_call_describe(call, what),
+                                   loom_rank_describe(call->comm, call->peer, who), (unsigned long long)s->message->count,
                                    loom_dtype_name((loom_dtype)s->message->dtype));
 
     s->message->reply_count = call->count;
@@ -357,7 +359,8 @@ static loom_status withdrawn(const loom_call *call)
 {
     char what[LOOM_CALL_TEXT], who[LOOM_RANK_TEXT];
 
-    return loom_fail(LOOM_E_PEER, "%s: %s gave up before it was done", loom_call_describe(call, what), loom_rank_describe(call->comm, call->peer, who));
+    return loom_fail(LOOM_E_PEER, "%s: %s gave up before it was done", loom_call_describe(call, what),
+                     loom_rank_describe(call->comm, call->peer, who));
 }
 
 loom_step loom_shm_recv_step(loom_call *call)

@@ -43,8 +43,8 @@ loom_status loom_signature_compare(const loom_call *call, const loom_signature *
 
     if (!what)
         return LOOM_OK;
-    return loom_fail(LOOM_E_MISMATCH, "%s mismatch: %s calls %s, %s calls %s", what, loom_rank_describe(call->comm, 0, first), describe(call, zero, here),
-                     loom_rank_describe(call->comm, r, second), describe(call, other, there));
+    return loom_fail(LOOM_E_MISMATCH, "%s mismatch: %s calls %s, %s calls %s", what, loom_rank_describe(call->comm, 0, first),
+                     describe(call, zero, here), loom_rank_describe(call->comm, r, second), describe(call, other, there));
 }
 
 loom_status loom_signature_compare_counts(const loom_call *call, int from, int to, size_t sent, size_t expected)
@@ -54,5 +54,6 @@ loom_status loom_signature_compare_counts(const loom_call *call, int from, int t
     if (sent == expected)
         return LOOM_OK;
     return loom_fail(LOOM_E_MISMATCH, "count mismatch in %s: %s sends %zu %s to %s, which expects %zu", loom_call_describe(call, what),
-                     loom_rank_describe(call->comm, from, a), sent, loom_dtype_name(call->dtype), loom_rank_describe(call->comm, to, b), expected);
+                     loom_rank_describe(call->comm, from, a), sent, loom_dtype_name(call->dtype), loom_rank_describe(call->comm, to, b),
+                     expected);
 }

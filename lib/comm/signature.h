@@ -13,10 +13,12 @@ typedef struct loom_signature {
 
 static inline loom_signature loom_signature_of(const loom_call *call)
 {
-    return (loom_signature){call->count, (uint32_t)call->kind | (uint32_t)call->dtype << 8 | (uint32_t)call->op << 16, call->peer, call->name};
+    return (loom_signature){call->count, (uint32_t)call->kind | (uint32_t)call->dtype << 8 | (uint32_t)call->op << 16, call->peer,
+                            call->name};
 }
 
-/* Compares what rank r says with what rank 0 says; all ranks that hold the same signatures find the same and say the same. LOOM_OK or LOOM_E_MISMATCH. */
+/* Compares what rank r says with what rank 0 says; all ranks that hold the same signatures find the same and say the same. LOOM_OK or
+ * LOOM_E_MISMATCH. */
 loom_status loom_signature_compare(const loom_call *call, const loom_signature *zero, const loom_signature *other, int r);
 
 /* all_to_all_v: what `from` sends to `to` against what `to` expects of it. */

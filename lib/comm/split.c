@@ -18,12 +18,14 @@ typedef struct group_card {
 static loom_status check_list(const loom_comm *parent, const int *members, int count, const char *name)
 {
     if (!name || strlen(name) >= LOOM_COMM_NAME_BYTES)
-        return loom_fail(LOOM_E_INVALID, "a comm's name \"%s\" has %zu bytes; it needs a name of at most %d", name ? name : "", name ? strlen(name) : 0, LOOM_COMM_NAME_BYTES - 1);
+        return loom_fail(LOOM_E_INVALID, "a comm's name \"%s\" has %zu bytes; it needs a name of at most %d", name ? name : "",
+                         name ? strlen(name) : 0, LOOM_COMM_NAME_BYTES - 1);
     if (count < 0 || count > parent->size)
         return loom_fail(LOOM_E_INVALID, "comm \"%s\" of %d ranks out of comm \"%s\" of %d", name, count, parent->name, parent->size);
     for (int i = 0; i < count; i++) {
         if (members[i] < 0 || members[i] >= parent->size)
-            return loom_fail(LOOM_E_INVALID, "comm \"%s\": member %d is rank %d, comm \"%s\" has ranks 0 to %d", name, i, members[i], parent->name, parent->size - 1);
+            return loom_fail(LOOM_E_INVALID, "comm \"%s\": member %d is rank %d, comm \"%s\" has ranks 0 to %d", name, i, members[i],
+                             parent->name, parent->size - 1);
         for (int j = 0; j < i; j++)
             if (members[j] == members[i])
                 return loom_fail(LOOM_E_INVALID, "comm \"%s\": rank %d is member %d and member %d", name, members[i], j, i);
@@ -56,8 +58,11 @@ static loom_status check_cards(const loom_comm *parent, const group_card *cards)
         for (int s = 0; s < parent->size; s++)
             agree += cards[s].member && cards[s].list == cards[r].list && cards[s].count == cards[r].count;
         if (agree != cards[r].count)
-            return loom_fail(LOOM_E_MISMATCH, "making comm \"%.*s\" out of comm \"%s\": %s gave a list of %d members that %d of them gave too; all members give the same list and name",
-                             LOOM_COMM_NAME_BYTES - 1, cards[r].name, parent->name, loom_rank_describe(parent, r, a), cards[r].count, agree);
+            return loom_fail(LOOM_E_MISMATCH,
+                             "making comm \"%.*s\" out of comm \"%s\": %s gave a list of %d members that %d of them gave too; all members "
+                             "give the same list and name",
+                             LOOM_COMM_NAME_BYTES - 1, cards[r].name, parent->name, loom_rank_describe(parent, r, a), cards[r].count,
+                             agree);
     }
     return LOOM_OK;
 }
@@ -152,7 +157,9 @@ loom_status loom_comm_split(loom_comm *parent, int color, int key, const char *n
     loom_status status;
 
     if (is_dry(parent))
-        return loom_fail(LOOM_E_UNSUPPORTED, "loom_comm_split() on a dry world: the other ranks cannot be asked for their color; use loom_comm_create() with the members");
+        return loom_fail(
+            LOOM_E_UNSUPPORTED,
+            "loom_comm_split() on a dry world: the other ranks cannot be asked for their color; use loom_comm_create() with the members");
     seats = malloc((size_t)parent->size * sizeof *seats);
     members = malloc((size_t)parent->size * sizeof *members);
     if (!seats || !members) {

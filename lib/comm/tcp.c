@@ -76,7 +76,8 @@ static void close_world(loom_world *world)
     if (!w)
         return;
     close_listeners(w);
-    loom_device_remove_source(world->device, &w->source);
+    if (w->source.fill)
+        loom_device_remove_source(world->device, &w->source);
     for (int r = 0; w->links && r < world->size; r++)
         if (w->links[r].fd >= 0)
             tcp_send_copy(&w->links[r], (loom_parcel){.class = TCP_GOODBYE}, NULL, 0);
@@ -142,7 +143,8 @@ static void give_up(loom_comm *comm, loom_status status)
     pthread_mutex_unlock(&w->lock);
 }
 
-/* --- collectives' parcels -------------------------------------------------------------------------------------------------------------- */
+/* --- collectives' parcels --------------------------------------------------------------------------------------------------------------
+ */
 
 static void mail_send(loom_comm *comm, int rank, loom_parcel *parcel)
 {
@@ -163,7 +165,8 @@ static void mail_forget(loom_comm *comm, int rank, loom_parcel *parcel)
 
 const loom_mail tcp_mail = {.send = mail_send, .expect = mail_expect, .forget = mail_forget};
 
-/* --- calls -------------------------------------------------------------------------------------------------------------------------------- */
+/* --- calls
+ * -------------------------------------------------------------------------------------------------------------------------------- */
 
 static void take_notice_back(loom_call *call)
 {
@@ -215,8 +218,8 @@ static loom_status check_failed(const loom_call *call)
     for (int r = 0; r < comm->size; r++)
         for (const loom_parcel *p = tcp_link_to(comm, r)->arrived; p; p = p->next)
             if (p->class == TCP_GAVE_UP && p->comm == tcp_id(comm))
-                return loom_fail((int64_t)p->number == LOOM_E_MISMATCH ? LOOM_E_MISMATCH : LOOM_E_PEER, "%s ended because %s gave up: %.*s", loom_call_describe(call, what),
-                                 loom_rank_describe(comm, r, who), (int)p->bytes, p->data);
+                return loom_fail((int64_t)p->number == LOOM_E_MISMATCH ? LOOM_E_MISMATCH : LOOM_E_PEER, "%s ended because %s gave up: %.*s",
+                                 loom_call_describe(call, what), loom_rank_describe(comm, r, who), (int)p->bytes, p->data);
     return LOOM_OK;
 }
 
@@ -247,8 +250,8 @@ static loom_status expire(const loom_call *call)
         loom_text_add(&missing, "%s%s", missing.length ? ", " : "", loom_rank_describe(comm, r, who));
         loom_text_add(&whereabouts, "; %s waits %s%s", loom_rank_describe(comm, r, who), *waits_in ? "in " : "for nobody", waits_in);
     }
-    status = loom_fail(LOOM_E_PEER, "%s of %d ranks: %s %s within %g s%s", loom_call_describe(call, what), comm->size, loom_text_so_far(&missing),
-                       loom_missed_verb(call->kind), comm->world->deadline_s, loom_text_so_far(&whereabouts));
+    status = loom_fail(LOOM_E_PEER, "%s of %d ranks: %s %s within %g s%s", loom_call_describe(call, what), comm->size,
+                       loom_text_so_far(&missing), loom_missed_verb(call->kind), comm->world->deadline_s, loom_text_so_far(&whereabouts));
     loom_text_drop(&missing);
     loom_text_drop(&whereabouts);
     return status;

@@ -7,18 +7,19 @@
 #include "device/wait.h"
 
 enum {
-    TCP_EAGER = 8192,         /* messages up to here travel with their announcement */
-    TCP_BUFFER = 64 << 10,    /* a connection's read-ahead */
+    TCP_EAGER = 8192,      /* messages up to here travel with their announcement */
+    TCP_BUFFER = 64 << 10, /* a connection's read-ahead */
     TCP_NOTICE_BYTES = 512,
 };
 
 /* Classes of parcels beside those of collectives. */
 enum {
-    TCP_ANNOUNCE = LOOM_PARCEL_TRANSPORTS_OWN, /* a send: number is its tag, part its id, count and dtype are checked; with the data if it is short */
-    TCP_ANSWER,                                /* to announcement `part`: flags is a tcp_answer; count and dtype of a refusal */
-    TCP_DATA,                                  /* of announcement `part` */
-    TCP_GAVE_UP,                               /* number is the status, data the reason */
-    TCP_WAITS_IN,                              /* data is the call that the sender is stuck in, "" when it no longer is */
+    TCP_ANNOUNCE =
+        LOOM_PARCEL_TRANSPORTS_OWN, /* a send: number is its tag, part its id, count and dtype are checked; with the data if it is short */
+    TCP_ANSWER,                     /* to announcement `part`: flags is a tcp_answer; count and dtype of a refusal */
+    TCP_DATA,                       /* of announcement `part` */
+    TCP_GAVE_UP,                    /* number is the status, data the reason */
+    TCP_WAITS_IN,                   /* data is the call that the sender is stuck in, "" when it no longer is */
     TCP_GOODBYE,
 };
 
@@ -59,7 +60,7 @@ typedef struct tcp_world {
     unsigned char token[32]; /* of rank 0's card after open: who knows it may connect */
     tcp_link *links;         /* by world rank */
     int size;
-    uint64_t comms;          /* that this rank has prepared */
+    uint64_t comms; /* that this rank has prepared */
     loom_poll_source source;
 } tcp_world;
 
@@ -92,7 +93,7 @@ void tcp_expect(tcp_link *link, loom_parcel *parcel);
 void tcp_forget(tcp_link *link, loom_parcel *parcel);
 /* A parcel of the transport's own with a copy of `data`; false without memory. */
 bool tcp_send_copy(tcp_link *link, loom_parcel what, const void *data, size_t bytes);
-bool tcp_drive(tcp_world *w); /* reads and writes what can be; whether anything moved */
+bool tcp_drive(tcp_world *w);                  /* reads and writes what can be; whether anything moved */
 void tcp_purge(tcp_link *link, uint64_t comm); /* what arrived for a comm that is gone, and what was not yet begun to be sent */
 bool tcp_is_idle(const tcp_link *link);        /* nothing to write */
 void tcp_free_link(tcp_link *link);

@@ -24,7 +24,15 @@ static void lose(tcp_link *link, const char *why)
 
 static tcp_frame frame_of(const loom_parcel *p)
 {
-    return (tcp_frame){.magic = FRAME_MAGIC, .class = p->class, .dtype = p->dtype, .flags = p->flags, .comm = p->comm, .number = p->number, .count = p->count, .bytes = p->bytes, .part = p->part};
+    return (tcp_frame){.magic = FRAME_MAGIC,
+                       .class = p->class,
+                       .dtype = p->dtype,
+                       .flags = p->flags,
+                       .comm = p->comm,
+                       .number = p->number,
+                       .count = p->count,
+                       .bytes = p->bytes,
+                       .part = p->part};
 }
 
 /* --- what arrives --------------------------------------------------------------------------------------------------------------- */
@@ -63,8 +71,16 @@ static loom_parcel *make_arrived(const tcp_frame *frame)
 
     if (!parcel)
         return NULL;
-    *parcel = (loom_parcel){.class = frame->class, .dtype = frame->dtype, .flags = frame->flags, .part = frame->part, .comm = frame->comm, .number = frame->number,
-                            .count = frame->count, .data = (char *)(parcel + 1), .bytes = frame->bytes, .own = true};
+    *parcel = (loom_parcel){.class = frame->class,
+                            .dtype = frame->dtype,
+                            .flags = frame->flags,
+                            .part = frame->part,
+                            .comm = frame->comm,
+                            .number = frame->number,
+                            .count = frame->count,
+                            .data = (char *)(parcel + 1),
+                            .bytes = frame->bytes,
+                            .own = true};
     return parcel;
 }
 
@@ -239,7 +255,8 @@ static bool read_link(tcp_link *link)
     return total > 0;
 }
 
-/* --- writing ---------------------------------------------------------------------------------------------------------------------------- */
+/* --- writing ----------------------------------------------------------------------------------------------------------------------------
+ */
 
 static void end_parcel(tcp_link *link)
 {
@@ -333,7 +350,8 @@ bool tcp_send_copy(tcp_link *link, loom_parcel what, const void *data, size_t by
     return true;
 }
 
-/* --- leaving ------------------------------------------------------------------------------------------------------------------------------ */
+/* --- leaving
+ * ------------------------------------------------------------------------------------------------------------------------------ */
 
 static bool unlink_from(loom_parcel **list, const loom_parcel *parcel)
 {

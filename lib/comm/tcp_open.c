@@ -1,7 +1,8 @@
 /* Connecting every rank with every other.
  *
- * A card has the addresses and the port at which its rank listens, and of rank 0's card everyone takes a secret. Ranks connect to those below them and
- * accept those above; both sides show a half of the secret. A stranger who connects does not know it, and only loses its connection. */
+ * A card has the addresses and the port at which its rank listens, and of rank 0's card everyone takes a secret. Ranks connect to those
+ * below them and accept those above; both sides show a half of the secret. A stranger who connects does not know it, and only loses its
+ * connection. */
 #include <errno.h>
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -17,8 +18,8 @@
 #include "comm/tcp.h"
 #include "core/clock.h"
 #include "core/log.h"
-#include "core/random.h"
 #include "core/try.h"
+#include "device/host.h"
 #include "launch/socket.h"
 
 enum { MOST_PLACES = 16 };
@@ -89,7 +90,8 @@ static void add_route_to(tcp_card *card, const char *hint)
         int fd = socket(addresses.at[i].storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
         if (fd < 0)
             continue;
-        if (connect(fd, (const struct sockaddr *)&addresses.at[i].storage, addresses.at[i].size) == 0 && getsockname(fd, (struct sockaddr *)&here, &size) == 0)
+        if (connect(fd, (const struct sockaddr *)&addresses.at[i].storage, addresses.at[i].size) == 0 &&
+            getsockname(fd, (struct sockaddr *)&here, &size) == 0)
             add_place(card, (const struct sockaddr *)&here);
         close(fd);
     }
@@ -107,23 +109,10 @@ static void add_interfaces(tcp_card *card, bool loopback)
     freeifaddrs(all);
 }
 
-static uint64_t host_identity(void)
-{
-    char text[128] = "";
-    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
-
-    if (file) {
-        if (!fgets(text, sizeof text, file))
-            text[0] = '\0';
-        fclose(file);
-    }
-    return loom_fnv1a64(text, strlen(text));
-}
-
 loom_status tcp_present(loom_world *world, const char *hint, char out[LOOM_CARD_BYTES])
 {
     tcp_world *w = calloc(1, sizeof *w);
-    tcp_card card = {.host = host_identity()};
+    tcp_card card = {.host = loom_host_identity(false)};
     int port;
     loom_status status;
 
@@ -228,7 +217,8 @@ static loom_status connect_to(loom_world *world, int rank, const tcp_card *card,
         if (fd >= 0)
             close(fd);
     }
-    return loom_fail(LOOM_E_PEER, "rank %d cannot connect to rank %d at %s", world->rank, rank, *tried ? tried : "any address: it has none");
+    return loom_fail(LOOM_E_PEER, "rank %d cannot connect to rank %d at %s", world->rank, rank,
+                     *tried ? tried : "any address: it has none");
 }
 
 /* Whoever answers at the address has to be the rank, too. */
@@ -237,9 +227,11 @@ static loom_status read_welcome(loom_world *world, int rank, double deadline)
     tcp_world *w = world->states[LOOM_TCP];
     greeting g;
 
-    if (loom_socket_receive(w->links[rank].fd, &g, sizeof g, deadline) == LOOM_IO_OK && is_right(w, &g, 1) && g.from == rank && g.to == world->rank)
+    if (loom_socket_receive(w->links[rank].fd, &g, sizeof g, deadline) == LOOM_IO_OK && is_right(w, &g, 1) && g.from == rank &&
+        g.to == world->rank)
         return LOOM_OK;
-    return loom_fail(LOOM_E_PEER, "rank %d did not welcome rank %d within the deadline, or something else listens at its address", rank, world->rank);
+    return loom_fail(LOOM_E_PEER, "rank %d did not welcome rank %d within the deadline, or something else listens at its address", rank,
+                     world->rank);
 }
 
 /* One connection from the listeners, or -1 at the deadline. */
@@ -270,8 +262,8 @@ static loom_status accept_rank(loom_world *world, double deadline)
     while ((fd = accept_one(w, deadline)) >= 0) {
         double until = loom_now_s() + 2 < deadline ? loom_now_s() + 2 : deadline;
         greeting g, welcome;
-        if (loom_socket_receive(fd, &g, sizeof g, until) == LOOM_IO_OK && is_right(w, &g, 0) && g.to == world->rank && g.from > world->rank && g.from < world->size &&
-            w->links[g.from].fd < 0) {
+        if (loom_socket_receive(fd, &g, sizeof g, until) == LOOM_IO_OK && is_right(w, &g, 0) && g.to == world->rank &&
+            g.from > world->rank && g.from < world->size && w->links[g.from].fd < 0) {
             welcome = make_greeting(w, 1, world->rank, g.from);
             if (loom_socket_send(fd, &welcome, sizeof welcome, deadline) == LOOM_IO_OK)
                 return adopt(world, g.from, fd);

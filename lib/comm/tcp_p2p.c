@@ -1,5 +1,6 @@
-/* Point to point over TCP. A send announces itself; the receive that it is for answers. A short message travels with its announcement and is over when the
- * receiver says TAKEN; a long one waits for GO_ON and then travels straight into the receiver's buffer, so nothing is kept for a receive that never comes. */
+/* Point to point over TCP. A send announces itself; the receive that it is for answers. A short message travels with its announcement and
+ * is over when the receiver says TAKEN; a long one waits for GO_ON and then travels straight into the receiver's buffer, so nothing is kept
+ * for a receive that never comes. */
 #include "comm/resume.h"
 #include "comm/tcp.h"
 
@@ -16,7 +17,12 @@ static loom_step over(loom_call *call, loom_status status)
 
 static loom_parcel address(const loom_call *call, int class, uint64_t number, uint32_t part)
 {
-    return (loom_parcel){.class = (uint8_t)class, .dtype = (uint8_t)call->dtype, .comm = tcp_id(call->comm), .number = number, .part = part, .count = call->count};
+    return (loom_parcel){.class = (uint8_t) class,
+                         .dtype = (uint8_t)call->dtype,
+                         .comm = tcp_id(call->comm),
+                         .number = number,
+                         .part = part,
+                         .count = call->count};
 }
 
 static size_t bytes_of(const loom_call *call)
@@ -53,8 +59,10 @@ static loom_status refused(const loom_call *call)
     const loom_parcel *answer = &message_of(call)->answer;
     char what[LOOM_CALL_TEXT], who[LOOM_RANK_TEXT];
 
-    return loom_fail(LOOM_E_MISMATCH, "%s mismatch: this rank calls %s, %s expects %llu %s", answer->count != call->count ? "count" : "dtype", loom_call_describe(call, what),
-                     loom_rank_describe(call->comm, call->peer, who), (unsigned long long)answer->count, loom_dtype_name((loom_dtype)answer->dtype));
+    return loom_fail(LOOM_E_MISMATCH, "%s mismatch: this rank calls %s, %s expects %llu %s",
+                     answer->count != call->count ? "count" : "dtype", loom_call_describe(call, what),
+                     loom_rank_describe(call->comm, call->peer, who), (unsigned long long)answer->count,
+                     loom_dtype_name((loom_dtype)answer->dtype));
 }
 
 static loom_step send_step(loom_call *call)
@@ -79,7 +87,8 @@ static loom_status answer(loom_call *call, tcp_answer flags)
     loom_parcel parcel = address(call, TCP_ANSWER, 0, message_of(call)->announce.part);
 
     parcel.flags = (uint16_t)flags;
-    return tcp_send_copy(tcp_link_to(call->comm, call->peer), parcel, NULL, 0) ? LOOM_OK : loom_fail(LOOM_E_MEMORY, "no memory to answer a message");
+    return tcp_send_copy(tcp_link_to(call->comm, call->peer), parcel, NULL, 0) ? LOOM_OK
+                                                                               : loom_fail(LOOM_E_MEMORY, "no memory to answer a message");
 }
 
 static loom_status refuse(loom_call *call)
@@ -88,8 +97,10 @@ static loom_status refuse(loom_call *call)
     char what[LOOM_CALL_TEXT], who[LOOM_RANK_TEXT];
 
     answer(call, TCP_REFUSED);
-    return loom_fail(LOOM_E_MISMATCH, "%s mismatch: this rank calls %s, %s sends %llu %s", announced->count != call->count ? "count" : "dtype", loom_call_describe(call, what),
-                     loom_rank_describe(call->comm, call->peer, who), (unsigned long long)announced->count, loom_dtype_name((loom_dtype)announced->dtype));
+    return loom_fail(LOOM_E_MISMATCH, "%s mismatch: this rank calls %s, %s sends %llu %s",
+                     announced->count != call->count ? "count" : "dtype", loom_call_describe(call, what),
+                     loom_rank_describe(call->comm, call->peer, who), (unsigned long long)announced->count,
+                     loom_dtype_name((loom_dtype)announced->dtype));
 }
 
 static void expect_announcement(loom_call *call)

@@ -23,8 +23,8 @@ typedef struct loom_transport {
     const char *name;
     size_t call_bytes; /* of a call's scratch memory */
 
-    /* Writes what the other ranks need to reach this one. `hint` is a name or address that all of them can reach, such as the store's, or NULL. All
-     * transports present themselves, one is then opened, the others are closed. */
+    /* Writes what the other ranks need to reach this one. `hint` is a name or address that all of them can reach, such as the store's, or
+     * NULL. All transports present themselves, one is then opened, the others are closed. */
     loom_status (*present)(loom_world *world, const char *hint, char card[LOOM_CARD_BYTES]);
     /* Cards of all ranks, by world rank. */
     loom_status (*open)(loom_world *world, const char (*cards)[LOOM_CARD_BYTES]);
@@ -35,7 +35,8 @@ typedef struct loom_transport {
     loom_status (*join)(loom_comm *comm, const uint64_t *addresses);
     void (*leave)(loom_comm *comm); /* accepts half-joined; the other members may still be inside their last call */
 
-    /* Does a bounded piece of a call; with LOOM_STEP_OVER call->task.status says how it went. Collectives of one comm come in order, one at a time. */
+    /* Does a bounded piece of a call; with LOOM_STEP_OVER call->task.status says how it went. Collectives of one comm come in order, one at
+     * a time. */
     loom_step (*step)(loom_call *call);
     /* Nothing moved for `stalled_s`: a status below zero ends the call. Names who is missing. */
     loom_status (*check)(loom_call *call, double stalled_s);
@@ -58,7 +59,7 @@ struct loom_world {
     void *states[LOOM_TRANSPORTS]; /* of each transport that has presented itself */
     int rank, size;
     double deadline_s;
-    loom_stream *setup; /* where groups are made */
+    loom_stream *setup;   /* where groups are made */
     pthread_mutex_t lock; /* of the list */
     loom_comm *comms;
     _Atomic int32_t dumped;
@@ -91,7 +92,7 @@ struct loom_comm {
 
 /* One operation. Owned by its stream once submitted. */
 struct loom_call {
-    loom_task task; /* first: the stream sees this */
+    loom_task task;  /* first: the stream sees this */
     loom_call *next; /* in a group, or among the spare ones */
     loom_comm *comm;
     loom_call_kind kind;
@@ -105,9 +106,9 @@ struct loom_call {
     size_t *counts; /* all_to_all_v: [4][size] send counts, send offsets, recv counts, recv offsets; owned */
     char name[LOOM_COMM_NAME_BYTES];
     bool begun;
-    bool at_once;         /* its stream is inline and empty: the first step comes before the call returns */
-    bool pooled;          /* goes back to comm->spare */
-    uint64_t record;      /* in the flight recorder */
+    bool at_once;    /* its stream is inline and empty: the first step comes before the call returns */
+    bool pooled;     /* goes back to comm->spare */
+    uint64_t record; /* in the flight recorder */
     uint64_t enqueued_ns, begun_ns;
     /* the transport's scratch memory follows */
 };

@@ -2,11 +2,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "comm/bootstrap.h"
 #include "comm/transport.h"
-#include "core/random.h"
+#include "core/log.h"
 #include "core/settings.h"
 #include "device/backend.h"
 #include "device/host.h"
@@ -28,11 +27,15 @@ static loom_status get_exactly(const meeting *m, const char *key, void *value, s
     if (status == LOOM_E_PEER)
         return loom_fail(LOOM_E_PEER, "opening the world: %s did not come within %g s: %s", whose, m->deadline_s, loom_last_error());
     if (status >= 0 && got != bytes)
-        return loom_fail(LOOM_E_PEER, "opening the world: %s sent %zu bytes instead of %zu; do all ranks run the same version (here " RANKLOOM_VERSION ")?", whose, got, bytes);
+        return loom_fail(LOOM_E_PEER,
+                         "opening the world: %s sent %zu bytes instead of %zu; do all ranks run the same version (here " RANKLOOM_VERSION
+                         ")?",
+                         whose, got, bytes);
     return status;
 }
 
-/* all[size][bytes] of everyone's mine[bytes]. Rank 0 collects and hands out, so that the table serves size requests and not their square. */
+/* all[size][bytes] of everyone's mine[bytes]. Rank 0 collects and hands out, so that the table serves size requests and not their square.
+ */
 static loom_status meet(const meeting *m, const char *label, const void *mine, void *all, size_t bytes)
 {
     int rank = m->table->rank, size = m->table->size;
@@ -65,30 +68,16 @@ typedef struct card {
     char version[24];
     uint64_t host; /* equal where ranks can map each other's memory */
     loom_core_set cores;
+    uint8_t ready[LOOM_TRANSPORTS]; /* the rank could open its end */
     char parts[LOOM_TRANSPORTS][LOOM_CARD_BYTES];
 } card;
-
-/* Boot id and process namespace: two containers of one machine that do not see each other's processes count as two hosts. */
-static uint64_t host_identity(void)
-{
-    char text[256] = "", namespace[64] = "";
-    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
-    ssize_t length = readlink("/proc/self/ns/pid", namespace, sizeof namespace - 1);
-    size_t got = file ? fread(text, 1, 64, file) : 0;
-
-    if (file)
-        fclose(file);
-    if (!got)
-        gethostname(text, 64);
-    snprintf(text + strlen(text), sizeof text - strlen(text), " %s", length > 0 ? namespace : "");
-    return loom_fnv1a64(text, strlen(text));
-}
 
 static loom_status check_versions(const card *cards, int size)
 {
     for (int r = 1; r < size; r++)
         if (strncmp(cards[r].version, cards[0].version, sizeof cards[0].version) != 0)
-            return loom_fail(LOOM_E_MISMATCH, "rank 0 runs rankloom %.24s, rank %d runs %.24s; all ranks need one version", cards[0].version, r, cards[r].version);
+            return loom_fail(LOOM_E_MISMATCH, "rank 0 runs rankloom %.24s, rank %d runs %.24s; all ranks need one version",
+                             cards[0].version, r, cards[r].version);
     return LOOM_OK;
 }
 
@@ -100,21 +89,33 @@ static int rank_elsewhere(const card *cards, int size)
     return -1;
 }
 
-/* All ranks see the same cards and settings, so all choose alike. */
+static loom_status check_ready(const card *cards, int size, int choice)
+{
+    for (int r = 0; r < size; r++)
+        if (!cards[r].ready[choice])
+            return loom_fail(LOOM_E_UNSUPPORTED, "rank %d could not open its end of transport %s; with RANKLOOM_LOG=info it says why", r,
+                             candidates[choice]->name);
+    return LOOM_OK;
+}
+
+/* All ranks see the same cards, so all choose alike. */
 static loom_status choose_transport(const card *cards, int size, const char *wanted, int *choice)
 {
     int elsewhere = rank_elsewhere(cards, size);
 
     if (strcmp(wanted, "auto") == 0) {
         *choice = elsewhere < 0 ? LOOM_SHM : LOOM_TCP;
-        return LOOM_OK;
+        return check_ready(cards, size, *choice);
     }
     for (int t = 0; t < LOOM_TRANSPORTS; t++)
         if (strcmp(wanted, candidates[t]->name) == 0) {
             if (t == LOOM_SHM && elsewhere >= 0)
-                return loom_fail(LOOM_E_UNSUPPORTED, "transport shm: ranks 0 and %d are on different hosts (or do not see each other's processes); tcp reaches there", elsewhere);
+                return loom_fail(
+                    LOOM_E_UNSUPPORTED,
+                    "transport shm: ranks 0 and %d are on different hosts (or do not see each other's processes); tcp reaches there",
+                    elsewhere);
             *choice = t;
-            return LOOM_OK;
+            return check_ready(cards, size, t);
         }
     return loom_fail(LOOM_E_UNSUPPORTED, "transport %s is not in this build for CPU ranks; auto, shm and tcp are", wanted);
 }
@@ -250,10 +251,13 @@ static loom_status exchange_cards(const meeting *m, loom_world *world, card **al
         goto fail;
     }
     snprintf(mine->version, sizeof mine->version, "%s", RANKLOOM_VERSION);
-    mine->host = host_identity();
+    mine->host = loom_host_identity(true);
     loom_host_core_set(&mine->cores);
-    for (int t = 0; t < LOOM_TRANSPORTS; t++)
-        LOOM_TRY(candidates[t]->present(world, m->table->hint, mine->parts[t]));
+    for (int t = 0; t < LOOM_TRANSPORTS; t++) {
+        mine->ready[t] = candidates[t]->present(world, m->table->hint, mine->parts[t]) >= 0;
+        if (!mine->ready[t]) /* matters only if it is chosen: a sandbox without sockets can still share memory */
+            loom_log(LOOM_LOG_INFO, world->rank, "transport %s: %s", candidates[t]->name, loom_last_error());
+    }
     LOOM_TRY(meet(m, "card", mine, cards, sizeof *mine));
     LOOM_TRY(check_versions(cards, world->size));
     free(mine);
@@ -377,9 +381,16 @@ static loom_status store_add(void *store, const char *key, int64_t delta, int64_
     return loom_store_add(store, key, delta, result);
 }
 
-loom_status loom_comm_open_world(const loom_launch *launch, loom_store *store, loom_device *device, const loom_comm_config *config, loom_comm **world)
+loom_status loom_comm_open_world(const loom_launch *launch, loom_store *store, loom_device *device, const loom_comm_config *config,
+                                 loom_comm **world)
 {
-    loom_bootstrap table = {.context = store, .rank = launch->rank, .size = launch->size, .hint = launch->master_addr, .set = store_set, .get = store_get, .add = store_add};
+    loom_bootstrap table = {.context = store,
+                            .rank = launch->rank,
+                            .size = launch->size,
+                            .hint = launch->master_addr,
+                            .set = store_set,
+                            .get = store_get,
+                            .add = store_add};
 
     return loom_comm_open_bootstrap(&table, device, config, world);
 }

@@ -12,7 +12,7 @@
 typedef struct loom_backend {
     const char *name;
     loom_status (*open)(loom_device *device, const loom_device_config *config);
-    void (*close)(loom_device *device); /* accepts half-open */
+    void (*close)(loom_device *device);                                     /* accepts half-open */
     loom_status (*alloc)(loom_device *device, size_t bytes, void **memory); /* zeroed, aligned to 64; bytes > 0 */
     void (*free)(loom_device *device, void *memory);
 
@@ -41,16 +41,16 @@ struct loom_device {
     loom_blocks blocks; /* every live allocation, and the ledger */
 
     /* cpu and dry */
-    loom_heap *heap;          /* NULL on dry */
-    uint64_t dry_next;        /* next address that dry hands out */
-    pthread_mutex_t lock;     /* of heap and blocks: kernels on worker streams allocate too */
-    loom_doorbell *bell;      /* what this device's waiters sleep on: in the heap's first page, so that peers ring it */
-    loom_doorbell *own_bell;  /* dry: it has no heap */
-    loom_stream *streams;     /* inline streams that are open */
+    loom_heap *heap;                  /* NULL on dry */
+    uint64_t dry_next;                /* next address that dry hands out */
+    pthread_mutex_t lock;             /* of heap and blocks: kernels on worker streams allocate too */
+    loom_doorbell *bell;              /* what this device's waiters sleep on: in the heap's first page, so that peers ring it */
+    loom_doorbell *own_bell;          /* dry: it has no heap */
+    loom_stream *streams;             /* inline streams that are open */
     struct loom_poll_source *sources; /* descriptors that news may come from, too */
-    int wake_fd;              /* an eventfd that a ring writes to while there are sources; 0: none yet */
-    bool rung_by_peers;       /* peers have mapped the bell and ring it without knowing of wake_fd */
-    int spins;                /* pauses before a waiter yields; 0 when ranks have to share cores */
+    int wake_fd;                      /* an eventfd that a ring writes to while there are sources; 0: none yet */
+    bool rung_by_peers;               /* peers have mapped the bell and ring it without knowing of wake_fd */
+    int spins;                        /* pauses before a waiter yields; 0 when ranks have to share cores */
 };
 
 /* Memory of the heap that is not the model's: control blocks and staging of comm. Not in the ledger. CPU only. */

@@ -88,6 +88,7 @@ loom_status loom_host_stream_wait_event(loom_stream *stream, loom_event *event)
     wait = malloc(sizeof *wait);
     if (!wait)
         return loom_fail(LOOM_E_MEMORY, "stream \"%s\": no memory to wait for an event", stream->name);
-    *wait = (event_task){{.step = step_event, .check = check_event, .release = release_event}, loom_timeline_hold(event->line), event->ticket};
+    *wait =
+        (event_task){{.step = step_event, .check = check_event, .release = release_event}, loom_timeline_hold(event->line), event->ticket};
     return loom_stream_submit(stream, &wait->task);
 }

@@ -1,8 +1,8 @@
 /* Blocks with boundary tags in one growing segment.
  *
  * Invariants: (1) chunks lie back to back from `first` to `top`, each knows its size and that of the one before; (2) two free chunks
- * never touch, and the chunk below `top` is never free; (3) every free chunk is in the bin of its size, no other is; (4) pages below `reserved` exist,
- * bytes at and above `fresh` are zero. */
+ * never touch, and the chunk below `top` is never free; (3) every free chunk is in the bin of its size, no other is; (4) pages below
+ * `reserved` exist, bytes at and above `fresh` are zero. */
 #include "device/heap.h"
 
 #include <assert.h>
@@ -31,8 +31,8 @@ static const uint32_t MARK = 0x4c4f4f4d;
 
 typedef struct chunk chunk;
 struct chunk {
-    uint64_t bytes;        /* of this chunk with its tag, a multiple of UNIT */
-    uint64_t before_bytes; /* of the chunk before it, 0: it is the first */
+    uint64_t bytes;         /* of this chunk with its tag, a multiple of UNIT */
+    uint64_t before_bytes;  /* of the chunk before it, 0: it is the first */
     chunk *next, *previous; /* in its bin, while free */
     uint32_t mark, is_free;
     uint64_t unused[3];
@@ -144,7 +144,9 @@ static loom_status carve_from_top(loom_heap *heap, uint64_t bytes, chunk **carve
     loom_status status;
 
     if (bytes > left)
-        return loom_fail(LOOM_E_MEMORY, "a block of %llu bytes does not fit the shared heap: %llu of its %zu bytes of address space are left; raise RANKLOOM_HEAP_BYTES",
+        return loom_fail(LOOM_E_MEMORY,
+                         "a block of %llu bytes does not fit the shared heap: %llu of its %zu bytes of address space are left; raise "
+                         "RANKLOOM_HEAP_BYTES",
                          (unsigned long long)bytes, (unsigned long long)left, heap->segment.bytes);
     if ((status = grow(heap, heap->top + bytes)) < 0)
         return status;
@@ -194,7 +196,8 @@ loom_status loom_heap_take(loom_heap *heap, size_t bytes, bool zeroed, void **bl
     char *at, *fresh = heap->fresh;
 
     if (bytes > heap->segment.bytes)
-        return loom_fail(LOOM_E_MEMORY, "a block of %zu bytes does not fit the shared heap of %zu; raise RANKLOOM_HEAP_BYTES", bytes, heap->segment.bytes);
+        return loom_fail(LOOM_E_MEMORY, "a block of %zu bytes does not fit the shared heap of %zu; raise RANKLOOM_HEAP_BYTES", bytes,
+                         heap->segment.bytes);
     if ((c = find_free(heap, whole))) {
         bin_remove(heap, c);
         split(heap, c, whole);
@@ -271,5 +274,6 @@ bool loom_heap_is_sound(const loom_heap *heap)
                 return false;
             binned++;
         }
-    return !before_free && before_bytes == heap->last_bytes && free_chunks == binned && heap->top <= heap->fresh && heap->fresh <= heap->reserved;
+    return !before_free && before_bytes == heap->last_bytes && free_chunks == binned && heap->top <= heap->fresh &&
+           heap->fresh <= heap->reserved;
 }

@@ -7,6 +7,9 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/sysinfo.h>
+#include <unistd.h>
+
+#include "core/random.h"
 
 /* One line of a small file of /proc or /sys. */
 static bool read_line(const char *path, char *line, int bytes)
@@ -133,6 +136,19 @@ int loom_host_cores(void)
     loom_host_core_set(&set);
     cores = count_cores(&set) < set.quota ? count_cores(&set) : set.quota;
     return cores > 0 ? cores : 1;
+}
+
+uint64_t loom_host_identity(bool same_processes)
+{
+    char text[192] = "", namespace[64] = "";
+    ssize_t length;
+
+    if (!read_line("/proc/sys/kernel/random/boot_id", text, 64))
+        gethostname(text, 64);
+    length = same_processes ? readlink("/proc/self/ns/pid", namespace, sizeof namespace - 1) : 0;
+    if (length > 0)
+        snprintf(text + strlen(text), sizeof text - strlen(text), " %s", namespace);
+    return loom_fnv1a64(text, strlen(text));
 }
 
 uint64_t loom_host_memory_bytes(void)

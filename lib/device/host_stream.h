@@ -21,11 +21,11 @@ loom_status loom_host_event_query(const loom_event *event);
 const loom_timeline *loom_event_awaited(const loom_task *task);
 
 /* The rows of a back end's table. */
-#define LOOM_HOST_STREAMS                                                                                                      \
-    .stream_open = loom_host_stream_open, .stream_close = loom_host_stream_close, .stream_wait = loom_host_stream_wait,             \
-    .stream_query = loom_host_stream_query, .stream_run = loom_host_stream_run, .stream_copy = loom_host_stream_copy,               \
-    .stream_fill_zero = loom_host_stream_fill_zero, .progress = loom_host_progress, .event_open = loom_host_event_open,             \
-    .event_close = loom_host_event_close, .event_record = loom_host_event_record,                                                   \
-    .stream_wait_event = loom_host_stream_wait_event, .event_query = loom_host_event_query
+#define LOOM_HOST_STREAMS                                                                                                                  \
+    .stream_open = loom_host_stream_open, .stream_close = loom_host_stream_close, .stream_wait = loom_host_stream_wait,                    \
+    .stream_query = loom_host_stream_query, .stream_run = loom_host_stream_run, .stream_copy = loom_host_stream_copy,                      \
+    .stream_fill_zero = loom_host_stream_fill_zero, .progress = loom_host_progress, .event_open = loom_host_event_open,                    \
+    .event_close = loom_host_event_close, .event_record = loom_host_event_record, .stream_wait_event = loom_host_stream_wait_event,        \
+    .event_query = loom_host_event_query
 
 #endif

@@ -95,8 +95,10 @@ static loom_status attach_from_process(const loom_segment_name *name, loom_segme
     snprintf(path, sizeof path, "/proc/%d/fd/%d", name->pid, name->fd);
     fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0)
-        return loom_fail(LOOM_E_IO, "cannot open the heap of process %d at %s: %s; ranks of one host must run as the same user and see each other in /proc",
-                         name->pid, path, strerror(errno));
+        return loom_fail(
+            LOOM_E_IO,
+            "cannot open the heap of process %d at %s: %s; ranks of one host must run as the same user and see each other in /proc",
+            name->pid, path, strerror(errno));
     base = mmap(NULL, name->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
     close(fd);
     if (base == MAP_FAILED)

@@ -1,5 +1,5 @@
-/* Memory on a memfd that other ranks of the host map too. A memfd has no name, so nothing is left behind whatever kills the ranks, and it does
- * not count against the size of /dev/shm, which containers keep small. */
+/* Memory on a memfd that other ranks of the host map too. A memfd has no name, so nothing is left behind whatever kills the ranks, and it
+ * does not count against the size of /dev/shm, which containers keep small. */
 #ifndef LOOM_DEVICE_SEGMENT_H
 #define LOOM_DEVICE_SEGMENT_H
 
@@ -11,8 +11,8 @@ enum { LOOM_SEGMENT_HEAD_BYTES = 4096 };
 
 /* First page of every segment. */
 typedef struct loom_segment_head {
-    uint64_t nonce;                /* tells this segment from one that a later process of the same number made */
-    _Atomic int32_t local_users;   /* mappings handed out inside the process that made it; the last one unmaps */
+    uint64_t nonce;              /* tells this segment from one that a later process of the same number made */
+    _Atomic int32_t local_users; /* mappings handed out inside the process that made it; the last one unmaps */
     loom_doorbell bell;
 } loom_segment_head;
 

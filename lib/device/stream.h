@@ -17,10 +17,11 @@ typedef enum loom_step {
 typedef struct loom_task loom_task;
 struct loom_task {
     loom_task *next;
-    /* Does a bounded piece of the work; never blocks. The first piece, done while the caller enqueues, should be short. With LOOM_STEP_OVER and a failure, loom_last_error() of the thread has the message. */
+    /* Does a bounded piece of the work; never blocks. The first piece, done while the caller enqueues, should be short. With LOOM_STEP_OVER
+     * and a failure, loom_last_error() of the thread has the message. */
     loom_step (*step)(loom_task *task);
-    /* Somebody has waited `stalled_s` for this task without any progress: time to look at deadlines and whether peers live. A failure ends the task.
-     * NULL: waits for ever (only where another task's check bounds it). */
+    /* Somebody has waited `stalled_s` for this task without any progress: time to look at deadlines and whether peers live. A failure ends
+     * the task. NULL: waits for ever (only where another task's check bounds it). */
     loom_status (*check)(loom_task *task, double stalled_s);
     /* The stream is done with the task, one way or another (task->status); frees it. */
     void (*release)(loom_task *task);
@@ -45,7 +46,7 @@ struct loom_stream {
     char name[32];
     loom_task *head, *tail;
     uint64_t over_ns; /* of the task that was at the head last */
-    bool running; /* head's step is on the call stack: entries made from inside it do not drive it again */
+    bool running;     /* head's step is on the call stack: entries made from inside it do not drive it again */
     loom_timeline *line;
     void *backend; /* of a device that has streams of its own */
 

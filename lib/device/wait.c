@@ -13,7 +13,7 @@
 #include "device/host.h"
 
 enum { YIELDS = 60 };
-static const double SLEEP_S = 0.1; /* at most, between two looks at deadlines and peers */
+static const double SLEEP_S = 0.1;         /* at most, between two looks at deadlines and peers */
 static const double SHORT_SLEEP_S = 0.002; /* where news may come in a way that this sleep does not see */
 
 loom_status loom_device_add_source(loom_device *device, loom_poll_source *source)
@@ -61,7 +61,8 @@ static void sleep_on_sources(loom_device *device, double at_most_s)
 
     for (const loom_poll_source *source = device->sources; source; source = source->next)
         count += source->fill(source->context, fds + count, MOST - count);
-    if (poll(fds, (nfds_t)count, (int)(at_most_s * 1e3)) > 0 && (fds[0].revents & POLLIN) && read(device->wake_fd, &rings, sizeof rings) < 0) {
+    if (poll(fds, (nfds_t)count, (int)(at_most_s * 1e3)) > 0 && (fds[0].revents & POLLIN) &&
+        read(device->wake_fd, &rings, sizeof rings) < 0) {
         /* another waiter was quicker */
     }
 }

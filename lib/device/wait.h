@@ -8,13 +8,13 @@
 
 typedef struct loom_waiter {
     bool (*done)(void *context);
-    bool (*drive)(void *context);                     /* does what can be done now; whether anything moved */
-    void (*check)(void *context, double stalled_s);   /* nothing moved for so long: fail what is overdue */
+    bool (*drive)(void *context);                   /* does what can be done now; whether anything moved */
+    void (*check)(void *context, double stalled_s); /* nothing moved for so long: fail what is overdue */
     void *context;
 } loom_waiter;
 
-/* Descriptors (sockets) from which news for this device may come: a waiter sleeps on them, too. Added and removed by the thread of the inline streams
- * while no worker stream of the device waits. */
+/* Descriptors (sockets) from which news for this device may come: a waiter sleeps on them, too. Added and removed by the thread of the
+ * inline streams while no worker stream of the device waits. */
 typedef struct loom_poll_source {
     struct loom_poll_source *next;
     int (*fill)(void *context, struct pollfd *fds, int capacity); /* called by any waiting thread; returns how many it filled in */

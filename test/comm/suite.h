@@ -4,7 +4,7 @@
 
 #include "harness/on_ranks.h"
 
-void suite_use_heap(bool heap); /* whether buffers come from loom_alloc() or from malloc() */
+void suite_use_heap(bool heap);                    /* whether buffers come from loom_alloc() or from malloc() */
 void *suite_buffer(loom_comm *comm, size_t bytes); /* zeroed */
 void suite_drop(loom_comm *comm, void *memory);
 void suite_wait(loom_stream *stream); /* fails the test with the message of a failure */

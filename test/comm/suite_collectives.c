@@ -60,14 +60,16 @@ static void expect_reduced(const void *got, size_t first, size_t count, int size
     for (size_t i = 0; i < count; i++) {
         double expected = value_reduced(size, first + i, dtype, op), value = value_get(got, i, dtype);
         if (!(value == expected))
-            fail_msg("%s %s %s of %zu: element %zu is %g, not %g", call, loom_dtype_name(dtype), loom_reduce_op_name(op), count, i, value, expected);
+            fail_msg("%s %s %s of %zu: element %zu is %g, not %g", call, loom_dtype_name(dtype), loom_reduce_op_name(op), count, i, value,
+                     expected);
     }
 }
 
 static void all_reduce_once(loom_comm *comm, loom_stream *stream, size_t count, loom_dtype dtype, loom_reduce_op op, bool in_place)
 {
     int rank = loom_comm_rank(comm), size = loom_comm_size(comm);
-    void *send = suite_buffer(comm, count * loom_dtype_bytes(dtype)), *recv = in_place ? send : suite_buffer(comm, count * loom_dtype_bytes(dtype));
+    void *send = suite_buffer(comm, count * loom_dtype_bytes(dtype)),
+         *recv = in_place ? send : suite_buffer(comm, count * loom_dtype_bytes(dtype));
 
     value_fill(send, rank, 0, count, dtype);
     assert_int_equal(loom_all_reduce(comm, send, recv, count, dtype, op, stream), LOOM_OK);
@@ -222,7 +224,8 @@ static void a_rank_without_tokens_takes_part(loom_comm *comm, loom_stream *strea
     for (int second = 0; second < 2; second++) {
         size_t tokens = second && rank == 1 ? 0 : TOKENS;
         size_t send_counts[SIZE] = {tokens}, none[SIZE] = {0}, recv_counts[SIZE] = {0}, recv_offsets[SIZE];
-        float *send = tokens ? suite_buffer(comm, TOKENS * sizeof *send) : NULL, *recv = rank == 0 ? suite_buffer(comm, SIZE * TOKENS * sizeof *recv) : NULL;
+        float *send = tokens ? suite_buffer(comm, TOKENS * sizeof *send) : NULL,
+              *recv = rank == 0 ? suite_buffer(comm, SIZE * TOKENS * sizeof *recv) : NULL;
 
         for (int r = 0; r < SIZE; r++) {
             recv_counts[r] = rank == 0 ? (second && r == 1 ? 0 : TOKENS) : 0;
@@ -250,7 +253,8 @@ static void calls_queue_up(loom_comm *comm, loom_stream *stream)
 
     for (int i = 0; i < CALLS; i++) {
         value_fill(memory + i * COUNT, rank, (size_t)i, COUNT, LOOM_F32);
-        assert_int_equal(loom_all_reduce(comm, memory + i * COUNT, memory + i * COUNT, i % 2 ? 5 : COUNT, LOOM_F32, LOOM_SUM, stream), LOOM_OK);
+        assert_int_equal(loom_all_reduce(comm, memory + i * COUNT, memory + i * COUNT, i % 2 ? 5 : COUNT, LOOM_F32, LOOM_SUM, stream),
+                         LOOM_OK);
     }
     suite_wait(stream);
     for (int i = 0; i < CALLS; i++)
@@ -267,4 +271,3 @@ void suite_collectives(loom_comm *world, loom_stream *stream)
     if (loom_comm_size(world) == 4)
         a_rank_without_tokens_takes_part(world, stream);
 }
-

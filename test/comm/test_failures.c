@@ -1,4 +1,5 @@
-/* What goes wrong between ranks ends in a diagnosis on every one of them, in time, and leaves nothing behind. The argument is the transport. */
+/* What goes wrong between ranks ends in a diagnosis on every one of them, in time, and leaves nothing behind. The argument is the
+ * transport. */
 #include <dirent.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -61,7 +62,7 @@ static void counts_differ(loom_comm *world, loom_stream *stream)
     expect_text("rank 1 calls all_reduce #");
     expect_text("(100 f32, sum)");
     for (int i = 0; i < 200; i++)
-        assert_true(recv[i] == -5); /* no partial result */
+        assert_true(recv[i] == -5);                                                                         /* no partial result */
     assert_int_equal(loom_all_reduce(world, send, recv, 200, LOOM_F32, LOOM_SUM, stream), LOOM_E_MISMATCH); /* and the comm stays failed */
 }
 

@@ -81,7 +81,8 @@ static void put_int(void *memory, size_t i, loom_dtype dtype, int64_t value)
 static void expect_equal(const void *got, const void *expected, size_t i, loom_dtype dtype, const char *what)
 {
     size_t bytes = loom_dtype_bytes(dtype);
-    bool both_nan = is_float(dtype) && isnan(value_get(got, i, dtype)) && isnan(value_get(expected, i, dtype)); /* which NaN is the processor's choice */
+    bool both_nan = is_float(dtype) && isnan(value_get(got, i, dtype)) &&
+                    isnan(value_get(expected, i, dtype)); /* which NaN is the processor's choice */
 
     if (!both_nan && memcmp((const char *)got + i * bytes, (const char *)expected + i * bytes, bytes) != 0)
         fail_msg("%s: element %zu is %g, not %g", what, i, value_get(got, i, dtype), value_get(expected, i, dtype));
@@ -105,7 +106,8 @@ static void check_one(const loom_reducer *reducer, int ranks, size_t count, loom
             put_int(expected, i, dtype, reduce_int(in, ranks, i, dtype, op));
     }
     loom_reduce(reducer, to, in, ranks, count, dtype, op);
-    snprintf(what, sizeof what, "%s, %d ranks, %zu %s, %s, out is %d", loom_reducer_name(reducer), ranks, count, loom_dtype_name(dtype), loom_reduce_op_name(op), alias);
+    snprintf(what, sizeof what, "%s, %d ranks, %zu %s, %s, out is %d", loom_reducer_name(reducer), ranks, count, loom_dtype_name(dtype),
+             loom_reduce_op_name(op), alias);
     for (size_t i = 0; i < count; i++)
         expect_equal(to, expected, i, dtype, what);
 }
@@ -121,7 +123,7 @@ static void every_instruction_set_follows_the_definition(void **state)
         for (int dtype = 0; dtype < LOOM_DTYPE_COUNT; dtype++)
             for (int op = 0; op < LOOM_REDUCE_OPS; op++)
                 for (int ranks = 2; ranks <= MOST_RANKS; ranks++)
-                    for (int alias = -1; alias < ranks; alias += ranks - 1 > 1 ? ranks - 1 : 1) {
+                    for (int alias = -1; alias<ranks; alias += ranks - 1> 1 ? ranks - 1 : 1) {
                         check_one(reducers[k], ranks, 77, (loom_dtype)dtype, (loom_reduce_op)op, alias);
                         check_one(reducers[k], ranks, ranks == 3 ? MOST_COUNT : 8, (loom_dtype)dtype, (loom_reduce_op)op, alias);
                     }
@@ -144,7 +146,8 @@ static void order_of_ranks_decides_the_bits(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_instruction_set_follows_the_definition), cmocka_unit_test(order_of_ranks_decides_the_bits)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_instruction_set_follows_the_definition),
+                                       cmocka_unit_test(order_of_ranks_decides_the_bits)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -43,7 +43,8 @@ static void tcp(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(shm_with_buffers_of_the_heap), cmocka_unit_test(shm_with_any_buffers), cmocka_unit_test(tcp)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(shm_with_buffers_of_the_heap), cmocka_unit_test(shm_with_any_buffers),
+                                       cmocka_unit_test(tcp)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

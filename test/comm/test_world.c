@@ -32,7 +32,11 @@ static int port;
 
 static void open_over_the_store(loom_comm *outer, loom_stream *stream)
 {
-    loom_launch launch = {.launcher = LOOM_LAUNCH_ENV, .rank = loom_comm_rank(outer), .size = loom_comm_size(outer), .master_addr = "127.0.0.1", .master_port = port};
+    loom_launch launch = {.launcher = LOOM_LAUNCH_ENV,
+                          .rank = loom_comm_rank(outer),
+                          .size = loom_comm_size(outer),
+                          .master_addr = "127.0.0.1",
+                          .master_port = port};
     loom_comm_config config = {.deadline_s = 10};
     loom_store *store;
     loom_comm *world;
@@ -221,10 +225,8 @@ static void a_dry_world_has_any_size(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_world_opens_over_the_store),
-        cmocka_unit_test(a_transport_that_is_not_there_is_refused),
-        cmocka_unit_test(traffic_is_the_same_everywhere),
-        cmocka_unit_test(a_wait_for_an_event_is_charged_to_what_it_waits_for),
+        cmocka_unit_test(a_world_opens_over_the_store),   cmocka_unit_test(a_transport_that_is_not_there_is_refused),
+        cmocka_unit_test(traffic_is_the_same_everywhere), cmocka_unit_test(a_wait_for_an_event_is_charged_to_what_it_waits_for),
         cmocka_unit_test(a_dry_world_has_any_size),
     };
 

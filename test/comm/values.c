@@ -108,7 +108,8 @@ void value_expect(const void *memory, int rank, size_t first, size_t count, loom
     for (size_t i = 0; i < count; i++) {
         double got = value_get(memory, i, dtype);
         if (!(got == value_of(rank, first + i)))
-            fail_msg("%s: element %zu of %zu from rank %d is %g, not %g", loom_dtype_name(dtype), i, count, rank, got, value_of(rank, first + i));
+            fail_msg("%s: element %zu of %zu from rank %d is %g, not %g", loom_dtype_name(dtype), i, count, rank, got,
+                     value_of(rank, first + i));
     }
 }
 
@@ -130,7 +131,9 @@ double value_reduced(int size, size_t index, loom_dtype dtype, loom_reduce_op op
             result = value;
     }
     if (op == LOOM_AVG)
-        result = is_integer(dtype) ? (double)((long)result / size) : dtype == LOOM_F64 ? result / size : (double)((float)result / (float)size);
+        result = is_integer(dtype)   ? (double)((long)result / size)
+                 : dtype == LOOM_F64 ? result / size
+                                     : (double)((float)result / (float)size);
     value_set(room, 0, dtype, result); /* an average may need rounding */
     rounded = value_get(room, 0, dtype);
     return rounded;

@@ -4,7 +4,7 @@
 
 #include <rankloom/comm.h>
 
-double value_of(int rank, size_t index);                       /* a small integer, 0 to 3 */
+double value_of(int rank, size_t index); /* a small integer, 0 to 3 */
 double value_get(const void *memory, size_t index, loom_dtype dtype);
 void value_set(void *memory, size_t index, loom_dtype dtype, double value);
 void value_fill(void *memory, int rank, size_t first, size_t count, loom_dtype dtype);

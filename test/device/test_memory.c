@@ -177,13 +177,34 @@ static void a_peer_maps_the_heap_and_the_last_user_unmaps(void **state)
     assert_true(loom_segment_attach(&name, &segment) < 0);
 }
 
+/* Spinning is for ranks that have a core each, whether they share a set of cores or are pinned to one. */
+static void ranks_fit_their_cores_or_not(void **state)
+{
+    loom_core_set two = {.words = {3}, .quota = INT32_MAX}, first = {.words = {1}, .quota = INT32_MAX},
+                  second = {.words = {2}, .quota = INT32_MAX};
+    loom_core_set half = {.words = {3}, .quota = 1};
+
+    (void)state;
+    assert_true(loom_host_fits((loom_core_set[]){two, two}, 2, 0));
+    assert_false(loom_host_fits((loom_core_set[]){two, two, two}, 3, 0));
+    assert_true(loom_host_fits((loom_core_set[]){first, second}, 2, 0)); /* pinned apart */
+    assert_false(loom_host_fits((loom_core_set[]){first, first}, 2, 1)); /* pinned together */
+    assert_true(loom_host_fits((loom_core_set[]){first, second, second}, 3, 0));
+    assert_false(loom_host_fits((loom_core_set[]){half, half}, 2, 0));
+    assert_true(loom_host_cores() >= 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(blocks_are_aligned_zeroed_and_apart), cmocka_unit_test(freed_memory_is_used_again),
-        cmocka_unit_test(ledger_rounds_to_64_and_keeps_peaks), cmocka_unit_test(lack_of_memory_is_an_error_in_time),
-        cmocka_unit_test(dry_memory_is_as_large_as_asked),     cmocka_unit_test(a_cuda_device_that_is_not_there_is_unsupported),
+        cmocka_unit_test(blocks_are_aligned_zeroed_and_apart),
+        cmocka_unit_test(freed_memory_is_used_again),
+        cmocka_unit_test(ledger_rounds_to_64_and_keeps_peaks),
+        cmocka_unit_test(lack_of_memory_is_an_error_in_time),
+        cmocka_unit_test(dry_memory_is_as_large_as_asked),
+        cmocka_unit_test(a_cuda_device_that_is_not_there_is_unsupported),
         cmocka_unit_test(a_peer_maps_the_heap_and_the_last_user_unmaps),
+        cmocka_unit_test(ranks_fit_their_cores_or_not),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -56,7 +56,10 @@ static loom_status expire_gate(loom_task *task, double stalled_s)
     return stalled_s > 0.15 ? loom_fail(LOOM_E_PEER, "the gate stayed shut for %.1f s", stalled_s) : LOOM_OK;
 }
 
-#define GATE {.task = {.step = step_gate, .check = expire_gate, .release = release_gate}}
+#define GATE                                                                                                                               \
+    {                                                                                                                                      \
+        .task = {.step = step_gate, .check = expire_gate, .release = release_gate }                                                        \
+    }
 
 typedef struct note {
     _Atomic int *next;

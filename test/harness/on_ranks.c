@@ -84,7 +84,7 @@ static void be_rank(table *t, int rank, int size, const rank_options *options, r
     dup2(output, STDERR_FILENO);
     setvbuf(stdout, NULL, _IOLBF, 0);
     setenv("CMOCKA_TEST_ABORT", "1", 1); /* a failed assertion ends this process, and does not go on as a copy of the test program */
-    backtrace(&frame, 1);               /* loads what the signal handler needs */
+    backtrace(&frame, 1);                /* loads what the signal handler needs */
     signal(SIGUSR1, say_where);
     run_rank(t, rank, size, options, fn);
     fflush(NULL);
@@ -117,7 +117,8 @@ static void print_rank(const rank_process *process, int rank)
 
     text[bytes > 0 ? bytes : 0] = '\0';
     if (WIFSIGNALED(process->status))
-        print_error("--- rank %d ended by signal %d (%s):\n%s\n", rank, WTERMSIG(process->status), strsignal(WTERMSIG(process->status)), text);
+        print_error("--- rank %d ended by signal %d (%s):\n%s\n", rank, WTERMSIG(process->status), strsignal(WTERMSIG(process->status)),
+                    text);
     else
         print_error("--- rank %d ended with status %d:\n%s\n", rank, WEXITSTATUS(process->status), text);
 }

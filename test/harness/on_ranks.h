@@ -1,11 +1,11 @@
 /* Runs a test on several ranks.
  *
- * on_ranks() forks `size` processes; each opens a CPU device and the world and calls the function. The first failed assertion of a rank ends
- * that rank; the harness then ends the others, prints what the failing ones said and fails the test. Nothing outlives the call. Each rank has a
- * deadline; one that passes it is made to say where it stands (a backtrace) and is killed.
+ * on_ranks() forks `size` processes; each opens a CPU device and the world and calls the function. The first failed assertion of a rank
+ * ends that rank; the harness then ends the others, prints what the failing ones said and fails the test. Nothing outlives the call. Each
+ * rank has a deadline; one that passes it is made to say where it stands (a backtrace) and is killed.
  *
- * Fork before the first parallel region: a child of a process that ran OpenMP hangs in its own. A test program that uses on_ranks() computes
- * only inside ranks. */
+ * Fork before the first parallel region: a child of a process that ran OpenMP hangs in its own. A test program that uses on_ranks()
+ * computes only inside ranks. */
 #ifndef LOOM_TEST_ON_RANKS_H
 #define LOOM_TEST_ON_RANKS_H
 

@@ -6,7 +6,7 @@
 
 typedef struct table table;
 
-table *table_open(void);   /* before the fork */
+table *table_open(void); /* before the fork */
 void table_close(table *t);
 loom_bootstrap table_bootstrap(table *t, int rank, int size);
 
