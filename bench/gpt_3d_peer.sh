@@ -3,7 +3,7 @@
 #
 #   gpt_3d_peer.sh BUILD RANKS THREADS CONFIG WEIGHTS DATA STEPS BATCH MICRO SEQ [key=value …]
 #
-# Memory is the largest sum of the ranks' proportional set sizes (a page that ranks share counts once), looked at ten times a second.
+# Memory is the largest sum of the ranks' proportional set sizes (a page that ranks share counts once), looked at once a second.
 set -euo pipefail
 build=$1 ranks=$2 threads=$3 config=$4 weights=$5 data=$6 steps=$7 batch=$8 micro=$9 seq=${10}
 shift 10
@@ -28,7 +28,7 @@ while kill -0 "$job" 2>/dev/null; do
         now=$((now + ${pss:-0}))
     done
     [ "$now" -le "$peak" ] || peak=$now
-    sleep 0.1
+    sleep 1
 done
 wait "$job" || { cat "$out/log" >&2; exit 1; }
 sed -E 's/.*"step": *([0-9]+).*"loss": *([0-9.eE+-]+).*"step_time_s": *([0-9.eE+-]+).*/\1 \2 \3/' "$out/metrics.jsonl" |
