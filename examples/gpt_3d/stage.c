@@ -206,12 +206,13 @@ static int64_t widest_mlp(const gpt_chunk *chunk)
  * recomputed. */
 static loom_status open_record(gpt_stage *stage, gpt_chunk *chunk, const gpt_block *block, gpt_saved *saved)
 {
-    loom_range own = loom_moe_own_tokens(stage->ep, stage->shape.Tl);
+    int parts = stage->tp->sequence_parallel ? 1 : stage->tp->size;
+    int64_t most = (stage->shape.Tl + parts - 1) / parts; /* of any rank's share, also of fewer tokens */
 
     if (!stage->recompute)
-        return loom_moe_record_open(block->experts, own.end - own.begin, &saved->experts);
+        return loom_moe_record_open(block->experts, most, &saved->experts);
     if (!chunk->shared_record)
-        TRY(loom_moe_record_open(block->experts, own.end - own.begin, &chunk->shared_record));
+        TRY(loom_moe_record_open(block->experts, most, &chunk->shared_record));
     saved->experts = chunk->shared_record;
     return LOOM_OK;
 }

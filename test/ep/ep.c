@@ -415,6 +415,18 @@ static void check_calls(const fixture *f)
     assert_true(calls[0] > 0 && most[0] == -most[1]);
 }
 
+/* Rows of others cross over, each way in forward and in backward; nothing else but counts. */
+static void check_traffic(const fixture *f, const int64_t tokens[RANKS])
+{
+    int rank = loom_comm_rank(f->mesh->world);
+    int64_t away = rank == 0 ? tokens[1] + tokens[2] + tokens[3] : tokens[rank];
+    loom_traffic traffic;
+
+    loom_comm_traffic(f->mesh->axis[LOOM_AXIS_EP], &traffic);
+    assert_int_equal(traffic.bytes[LOOM_CALL_ALL_TO_ALL_V], 2 * away * HIDDEN * (int64_t)sizeof(float));
+    assert_int_equal(traffic.bytes[LOOM_CALL_ALL_TO_ALL], (RANKS - 1) * (int64_t)sizeof(int32_t));
+}
+
 static void all_to_expert_0(loom_comm *world, loom_stream *stream, const int64_t tokens[RANKS])
 {
     int rank = loom_comm_rank(world), tensors_seen = 0;
@@ -429,6 +441,7 @@ static void all_to_expert_0(loom_comm *world, loom_stream *stream, const int64_t
         assert_int_equal(loom_moe_received(spread.record)[r], rank == 0 ? tokens[r] : 0);
     }
     check_calls(&spread);
+    check_traffic(&spread, tokens);
     assert_ok(loom_dp_reduce_only(spread.dp, 1, &result));
     assert_ok(loom_weights_gather(spread.mesh, &spread.params, LOOM_WEIGHTS_GRADIENTS, only_expert_0_has_gradients, &tensors_seen));
     assert_int_equal(tensors_seen, rank == 0 ? 2 + 3 * RANKS : 0);
