@@ -56,9 +56,17 @@ static inline void pack_a(const block_product *p, int64_t row, int64_t rows, flo
         pack_a_strip(packed, a + s * (transposed ? 1 : p->lda), p->lda, rows - s < TILE_ROWS ? rows - s : TILE_ROWS, p->k_count, transposed);
 }
 
+/* The bias goes into C before the first part of k is added to it. */
+static inline void start_with_bias(float *c, int64_t ldc, const float *bias, int64_t rows, int64_t cols, bool accumulate)
+{
+    for (int64_t i = 0; i < rows; i++, c += ldc)
+        for (int64_t j = 0; j < cols; j++)
+            c[j] = accumulate ? c[j] + bias[j] : bias[j];
+}
+
 static inline void strip_product(const block_product *p, const float *packed_a, int64_t row, int64_t rows, int64_t strip)
 {
-    int64_t column = p->n_from + strip * TILE_COLS, left = p->n_from + p->n_count - column;
+    int64_t column = p->n_from + strip * TILE_COLS, left = p->n_from + p->n_count - column, cols = left < TILE_COLS ? left : TILE_COLS;
     bool first = p->k_from == 0;
     tile_operands o = {
         .a_row = 1,
@@ -67,14 +75,15 @@ static inline void strip_product(const block_product *p, const float *packed_a, 
         .ldb = TILE_COLS,
         .ldc = p->ldc,
         .k = p->k_count,
-        .bias = first && p->a->bias_N ? p->a->bias_N + column : NULL,
-        .add = !first || p->a->accumulate,
+        .add = !first || p->a->accumulate || p->a->bias_N,
     };
 
+    if (first && p->a->bias_N)
+        start_with_bias(p->c_matrix + row * p->ldc + column, p->ldc, p->a->bias_N + column, rows, cols, p->a->accumulate);
     for (int64_t i = 0; i < rows; i += TILE_ROWS) {
         o.a = packed_a + i * p->k_count;
         o.c = p->c_matrix + (row + i) * p->ldc + column;
-        tile_product(o, rows - i < TILE_ROWS ? rows - i : TILE_ROWS, left < TILE_COLS ? left : TILE_COLS);
+        tile_product(o, rows - i < TILE_ROWS ? rows - i : TILE_ROWS, cols);
     }
 }
 

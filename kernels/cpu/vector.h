@@ -227,6 +227,16 @@ LOOM_INLINE void vf_put(float *to, vf x, int n)
         vf_store_n(to, x, n);
 }
 
+/* The first n lanes, or zeros: memory is touched only if wanted. */
+LOOM_INLINE vf vf_get_if(bool wanted, const float *from, int n)
+{
+#if defined(__AVX512F__)
+    return vf_load_n(from, wanted ? n : 0);
+#else
+    return wanted ? vf_get(from, n) : vf_set(0);
+#endif
+}
+
 /* Calls step(…, i, n) for n = LANES elements at a time from `from`, then once for the rest up to `to`. */
 #define EACH_LANES(from, to, step, ...)                                                                                                    \
     do {                                                                                                                                   \
