@@ -90,21 +90,20 @@ static void add_context(loom_emission *e)
     loom_text_add(&e->out, "context_parallel_rotate_method = \"%s\"\n", l->cp_kind == LOOM_CP_RING ? "alltoall" : "allgather");
 }
 
-/* Experts borrow ranks: all of cp, with etp = 1 also all of tp, and some of dp_shard. */
+/* Experts take over ranks of dp_shard, cp and tp of one replica: ep x etp of them each. */
 static void add_experts(loom_emission *e)
 {
     const loom_layout *l = e->layout;
-    int borrowed = l->etp == l->tp ? l->cp : l->cp * l->tp, shard = l->zero == 0 ? 1 : l->dp;
+    int lent = (l->zero == 0 ? 1 : l->dp) * l->cp * l->tp;
 
     if (e->model->moe.experts == 0)
         return;
     if (l->etp != 1 && l->etp != l->tp)
         loom_emit_cannot(e, "etp=%d: 1 and tp=%d are known", l->etp, l->tp);
-    else if (l->ep > 1 && (l->ep % borrowed != 0 || shard * borrowed % l->ep != 0))
-        loom_emit_cannot(e, "ep=%d: has to be a multiple of %d (%s) and divide %d, that times data_parallel_shard_degree", l->ep, borrowed,
-                         l->etp == l->tp ? "cp" : "cp x tp", shard * borrowed);
     else if (l->ep == 1 && l->etp != l->tp)
         loom_emit_cannot(e, "etp=%d with ep=1: experts are then split over tp=%d", l->etp, l->tp);
+    else if (l->ep > 1 && lent % (l->ep * l->etp) != 0)
+        loom_emit_cannot(e, "ep=%d x etp=%d: has to divide data_parallel_shard_degree x cp x tp = %d", l->ep, l->etp, lent);
     loom_text_add(&e->out, "expert_parallel_degree = %d\nexpert_tensor_parallel_degree = %d\n", l->ep, l->etp);
 }
 
