@@ -3,7 +3,8 @@
  *   collectives [--ranks N] [--pin] [--buffers heap|malloc] [--transport shm|tcp] [--calls all_reduce,…] [--bytes 8,1048576,…] [--seconds
  * S]
  *
- * Forks the ranks itself. `--calls` takes all_reduce reduce_scatter all_gather all_to_all broadcast send_recv barrier. */
+ * Forks the ranks itself; with --launched it is one rank of a launcher (torchrun, rankloom run, Slurm …), on one host or several. `--calls`
+ * takes all_reduce reduce_scatter all_gather all_to_all broadcast send_recv barrier. */
 #include <rankloom/comm.h>
 
 #include <sys/prctl.h>
@@ -18,7 +19,7 @@
 
 typedef struct options {
     int ranks;
-    bool heap, pinned;
+    bool heap, pinned, launched;
     const char *transport;
     bench_plan plan;
 } options;
@@ -117,9 +118,8 @@ static char *make_buffer(rank_context *c, size_t bytes)
     return memory;
 }
 
-static void run_rank(const options *o, int rank, int port)
+static void run_rank(const options *o, const loom_launch *launch)
 {
-    loom_launch launch = {.launcher = LOOM_LAUNCH_ENV, .rank = rank, .size = o->ranks, .master_addr = "127.0.0.1", .master_port = port};
     loom_comm_config config = {.deadline_s = 60, .transport = o->transport};
     rank_context c = {.heap = o->heap};
     size_t most = bench_plan_most(&o->plan);
@@ -128,13 +128,13 @@ static void run_rank(const options *o, int rank, int port)
     char variant[64];
 
     must(loom_device_open(LOOM_CPU, NULL, &c.device));
-    must(loom_store_open(&launch, 60, &store));
-    must(loom_comm_open_world(&launch, store, c.device, &config, &c.comm));
+    must(loom_store_open(launch, 60, &store));
+    must(loom_comm_open_world(launch, store, c.device, &config, &c.comm));
     must(loom_stream_open(c.device, LOOM_STREAM_INLINE, "bench", &c.stream));
     c.send = make_buffer(&c, most);
     c.recv = make_buffer(&c, most);
     snprintf(variant, sizeof variant, "%s %s", loom_comm_transport(c.comm), o->heap ? "heap" : "malloc");
-    maker = (bench_maker){"rankloom", variant, rank, o->ranks, &c, call, barrier, max_over_ranks, touch};
+    maker = (bench_maker){"rankloom", variant, launch->rank, launch->size, &c, call, barrier, max_over_ranks, touch};
     bench_plan_run(&o->plan, &maker);
     loom_stream_close(c.stream);
     loom_comm_free(c.comm);
@@ -180,6 +180,8 @@ static options read_options(int argc, char **argv)
             o.ranks = atoi(argv[++i]);
         else if (i + 1 < argc && strcmp(argv[i], "--transport") == 0)
             o.transport = argv[++i];
+        else if (strcmp(argv[i], "--launched") == 0)
+            o.launched = true;
         else if (strcmp(argv[i], "--pin") == 0)
             o.pinned = true;
         else if (i + 1 < argc && strcmp(argv[i], "--buffers") == 0)
@@ -195,14 +197,22 @@ static options read_options(int argc, char **argv)
 int main(int argc, char **argv)
 {
     options o = read_options(argc, argv);
-    int port = find_port(), failed = 0, status;
+    loom_launch launch = {.launcher = LOOM_LAUNCH_ENV, .size = o.ranks, .master_addr = "127.0.0.1", .master_port = find_port()};
+    int failed = 0, status;
+
+    if (o.launched) {
+        must(loom_launch_from_env(&launch));
+        run_rank(&o, &launch);
+        return 0;
+    }
 
     for (int r = 0; r < o.ranks; r++)
         if (fork() == 0) {
             prctl(PR_SET_PDEATHSIG, SIGKILL);
             if (o.pinned)
                 pin(r);
-            run_rank(&o, r, port);
+            launch.rank = r;
+            run_rank(&o, &launch);
             exit(0);
         }
     while (wait(&status) > 0)

@@ -587,5 +587,7 @@ int main(int argc, char **argv)
     };
 
     transport = argc > 1 ? argv[1] : "shm";
+    if (argc > 2)
+        cmocka_set_test_filter(argv[2]);
     return cmocka_run_group_tests_name(transport, tests, NULL, NULL);
 }
