@@ -81,6 +81,7 @@ typedef enum loom_device_constant {
     X(KERNELS_MOE, "kernels that experts add to a layer, forward")                                 \
     X(HOST_FACTOR, "host time of a launch, over that of the device's HOST_KERNEL")                 \
     X(TP_HIDDEN, "share of tensor-parallel collectives hidden under chunked GEMMs")                \
+    X(PERMUTE, "memory traffic of moving tokens to their experts and back, over 16 bytes an element") \
     X(EP_HIDDEN, "share of the expert exchange hidden under other work")                           \
     X(P2P_EXPOSED, "share of a pipeline hop that the stage waits for")                             \
     X(DP_WINDOW, "share of the last backward that hides gradient reduction; 0: no overlap")        \

@@ -36,6 +36,15 @@ typedef enum loom_pipeline {
     LOOM_PIPE_DUAL,
 } loom_pipeline;
 
+/* Measured steps: how the time of each divides, and the logarithm of measured over predicted. */
+enum { LOOM_MOST_MEASURED = 16 };
+typedef struct loom_calibration {
+    struct {
+        double share[LOOM_TIME_PARTS], logarithm;
+    } at[LOOM_MOST_MEASURED];
+    int n;
+} loom_calibration;
+
 /* What is trained, on what, with what. */
 typedef struct loom_job {
     loom_model model;
@@ -44,7 +53,7 @@ typedef struct loom_job {
     int64_t seq, global_batch;
     int bits;          /* of GEMM inputs: 32, 16, 8 or 4 */
     double element;    /* bytes of an activation: 2, or 4 when training in f32 */
-    double factor;     /* of every predicted time: 1, or what measured steps say */
+    loom_calibration calibration; /* steps that were measured */
     int repeat;        /* LOOM_REPEAT_*: what selective recompute means here */
     double imbalance;  /* busiest expert rank over the mean, >= 1 */
 } loom_job;
@@ -197,9 +206,9 @@ typedef struct loom_step_cost {
     int busiest;             /* stage */
     int64_t micro_batches;
     double hidden_dp;
-    double pass_dp; /* of part[LOOM_TIME_DP]: inside the passes of the busiest stage, before `factor` */
+    double pass_dp; /* of part[LOOM_TIME_DP]: inside the passes of the busiest stage */
 } loom_step_cost;
-/* `chunk_layers` [pp * vpp] in model order. `degrees` are placed. */
+/* `chunk_layers` [pp * vpp] in model order. `degrees` are placed. Not calibrated. */
 void loom_step_predict(const loom_job *job, const loom_degrees *degrees, const int *chunk_layers, loom_step_cost *cost);
 
 #endif

@@ -6,7 +6,7 @@
 
 /* What of a request is decided once: job, memory limit, what the user fixed. */
 loom_status loom_job_make(const loom_plan_request *request, loom_job *job);
-/* Takes the measured steps of the request into job->factor. */
+/* Takes the measured steps of the request into job->calibration. */
 loom_status loom_job_calibrate(const loom_plan_request *request, loom_job *job);
 double loom_job_memory_limit(const loom_plan_request *request, const loom_job *job); /* bytes, margin taken off */
 

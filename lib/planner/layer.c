@@ -136,7 +136,7 @@ static void add_fused_core(const shape *s, loom_pass_pair *pair)
     const loom_machine *machine = &s->job->machine;
     double keys = mean_keys(s), heads = (double)s->model->heads / s->degrees->tp;
     double flop = s->tokens * keys * heads * (qk_dim(s->model) + value_dim(s->model)); /* causal */
-    bool portable = loom_soft(s->job, LOOM_SOFT_FLASH) < 2;
+    bool portable = loom_soft(s->job, LOOM_SOFT_FLASH) < 2 || s->model->attention_sinks; /* which the best kernels do not have */
     double rate = loom_dev(machine, LOOM_DEV_PEAK_16) * loom_dev(machine, LOOM_DEV_SUSTAINED);
     double forward = rate * loom_dev(machine, portable ? LOOM_DEV_FLASH2_FORWARD : LOOM_DEV_ATTENTION_FORWARD);
     double backward = rate * loom_dev(machine, portable ? LOOM_DEV_FLASH2_BACKWARD : LOOM_DEV_ATTENTION_BACKWARD);
@@ -296,7 +296,7 @@ static void add_experts(const shape *s, loom_pass_pair *pair)
     add_linear(s, pair, s->outer, h, (double)moe->experts, wide_bits(s->job)); /* router */
     add_stream(s, pair, 12 * s->outer * moe->experts);
     add_expert_exchange(s, pair);
-    add_stream(s, pair, 2 * 8 * rows_total * h); /* permute and back: scattered, at half the rate of a stream */
+    add_stream(s, pair, loom_soft(s->job, LOOM_SOFT_PERMUTE) * 16 * rows_total * h);
     add_grouped(s, pair, groups, rows_total / groups, h, gates(s->model) * width, s->job->bits);
     add_activation(s, pair, rows_total, width);
     add_grouped(s, pair, groups, rows_total / groups, width, h, s->job->bits);

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "planner/calibrate.h"
 #include "planner/interval.h"
 #include "planner/job.h"
 #include "planner/limits.h"
@@ -23,19 +24,18 @@ const char *loom_memory_part_name(loom_memory_part part)
 /* The simulated pipeline in place of the closed form: what is not work of the busiest stage is messages and bubble. */
 static void use_simulation(const loom_job *job, const loom_degrees *g, const loom_layer_table *layers, const int *chunk_layers, loom_step_cost *cost)
 {
-    double with, without, old = (cost->part[LOOM_TIME_PP] + cost->part[LOOM_TIME_BUBBLE]) / job->factor, work = 0;
+    double with, without, old = cost->part[LOOM_TIME_PP] + cost->part[LOOM_TIME_BUBBLE], work = cost->pass_dp;
 
     if (!loom_simulate_pipeline(job, g, layers, chunk_layers, true, &with) || !loom_simulate_pipeline(job, g, layers, chunk_layers, false, &without))
         return;
     for (int i = LOOM_TIME_GEMM; i <= LOOM_TIME_EP; i++)
         work += cost->part[i];
-    work = work / job->factor + cost->pass_dp;
     double waits = fmax(0, without - work), grown = with - work - old;
     double spread = 1 + loom_soft(job, LOOM_SOFT_JITTER) * log2(g->tp * g->cp * g->dp * g->pp);
-    cost->part[LOOM_TIME_BUBBLE] = waits * job->factor;
-    cost->part[LOOM_TIME_PP] = (with - without) * job->factor;
-    cost->part[LOOM_TIME_OTHER] += grown * (spread - 1) * job->factor;
-    cost->seconds += grown * spread * job->factor;
+    cost->part[LOOM_TIME_BUBBLE] = waits;
+    cost->part[LOOM_TIME_PP] = (with - without);
+    cost->part[LOOM_TIME_OTHER] += grown * (spread - 1);
+    cost->seconds += grown * spread;
 }
 
 static void fill_memory(const loom_job *job, const loom_degrees *g, const int *chunk_layers, double limit, loom_prediction *p)
@@ -90,13 +90,14 @@ loom_status loom_predict_degrees(const loom_job *job, const loom_degrees *g, con
     loom_layer_table_make(job, g, &layers);
     loom_step_cost_of(job, g, &layers, &memory, chunk_layers, &cost);
     use_simulation(job, g, &layers, chunk_layers, &cost);
+    loom_calibrate(&job->calibration, &cost);
     loom_layout_of_degrees(g, job, chunk_layers, &p->layout);
     double z = loom_interval(job, &cost, calibrated);
     p->step_s = cost.seconds;
     p->low_s = cost.seconds * exp(-z);
     p->high_s = cost.seconds * exp(z);
     memcpy(p->part_s, cost.part, sizeof p->part_s);
-    p->hidden_dp_s = cost.hidden_dp * job->factor;
+    p->hidden_dp_s = cost.hidden_dp;
     p->micro_batches = cost.micro_batches;
     p->busiest = cost.busiest;
     p->default_share = loom_default_share(job, &cost);
@@ -124,11 +125,10 @@ loom_status loom_plan_layout(const loom_plan_request *request, const char *text,
     return status < 0 ? status : loom_layout_check(layout, request->model, world);
 }
 
-/* One measured step is one factor on all times; of several, their geometric mean. */
 loom_status loom_job_calibrate(const loom_plan_request *request, loom_job *job)
 {
-    double logarithm = 0;
-
+    if (request->n_measured > LOOM_MOST_MEASURED)
+        return loom_fail(LOOM_E_INVALID, "%d measured steps; at most %d are taken", request->n_measured, LOOM_MOST_MEASURED);
     for (int i = 0; i < request->n_measured; i++) {
         const loom_measured_step *measured = &request->measured[i];
         loom_layout layout;
@@ -142,10 +142,8 @@ loom_status loom_job_calibrate(const loom_plan_request *request, loom_job *job)
             return loom_fail(LOOM_E_INVALID, "measured step %s: %g s is no time", measured->layout, measured->seconds);
         loom_degrees_of_layout(&layout, job, &g, chunk_layers);
         loom_step_predict(job, &g, chunk_layers, &cost);
-        logarithm += log(measured->seconds / cost.seconds);
+        loom_calibration_add(&job->calibration, &cost, measured->seconds);
     }
-    if (request->n_measured > 0)
-        job->factor = exp(logarithm / request->n_measured);
     return LOOM_OK;
 }
 

@@ -98,6 +98,7 @@ static void read_model(const reading *r, loom_job *job)
         m->mla = known->mla;
     if (known && known->window) {
         m->sliding_window = known->window;
+        m->attention_sinks = true;
         m->full_attention_every = known->window_every;
     }
     if (!m->layers || !m->hidden || !m->heads || !m->ffn)
@@ -233,7 +234,7 @@ static void read_software(const reading *r, loom_job *job)
     loom_software_constants(framework_of(r), job->soft);
     job->bits = strcmp(precision, "fp8") == 0 || strcmp(precision, "int8") == 0 ? 8 : strcmp(precision, "fp4") == 0 ? 4 : 16;
     job->element = 2;
-    job->factor = job->imbalance = 1;
+    job->imbalance = 1;
     job->repeat = repeat_of(text(r, "recompute"));
 }
 

@@ -6,6 +6,7 @@
 
 #include "core/text.h"
 #include "core/try.h"
+#include "planner/calibrate.h"
 #include "planner/choice.h"
 #include "planner/interval.h"
 #include "planner/overrides.h"
@@ -19,7 +20,8 @@ typedef struct scored {
     double predicted_s, low_s, high_s, measured_s;
     double predicted_gib, measured_gib; /* NaN: not told, not predicted */
     bool fits;
-    double one_step_s;                             /* predicted with the first measured step of its kind, NaN: it is that step */
+    double one_step_s; /* predicted with the first measured step of its kind, NaN: it is that step */
+    loom_step_cost cost;
     char skipped[96];
 } scored;
 
@@ -71,6 +73,7 @@ static loom_status predict_row(const loom_csv *csv, int index, const loom_overri
         return LOOM_OK;
     }
     double z = loom_interval(&run->job, &cost, false);
+    row->cost = cost;
     row->predicted_s = cost.seconds;
     row->low_s = cost.seconds * exp(-z);
     row->high_s = cost.seconds * exp(z);
@@ -83,6 +86,16 @@ static bool same_kind(const scored *a, const scored *b)
     return a->bits == b->bits && strcmp(a->source, b->source) == 0 && strcmp(a->gpu, b->gpu) == 0 && strcmp(a->model, b->model) == 0;
 }
 
+static double calibrated(const scored *row, const scored *by)
+{
+    loom_calibration calibration = {.n = 0};
+    loom_step_cost cost = row->cost;
+
+    loom_calibration_add(&calibration, &by->cost, by->measured_s);
+    loom_calibrate(&calibration, &cost);
+    return cost.seconds;
+}
+
 /* One measured step: the first timed row of equal source, device, precision and model calibrates the others. */
 static void calibrate_with_one(scored *rows, int n)
 {
@@ -92,7 +105,7 @@ static void calibrate_with_one(scored *rows, int n)
             if (timed(&rows[j]) && same_kind(&rows[i], &rows[j]))
                 first = &rows[j];
         if (first)
-            rows[i].one_step_s = rows[i].predicted_s * first->measured_s / first->predicted_s;
+            rows[i].one_step_s = calibrated(&rows[i], first);
     }
 }
 

@@ -3,6 +3,8 @@
  * each with a bound of its own. */
 #include "planner/search.h"
 
+#include "planner/calibrate.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -86,6 +88,7 @@ static bool evaluate(const loom_job *job, const loom_degrees *g, const loom_laye
     if (!loom_split_best(job, g, layers, memory, limit, bound, found->chunk_layers))
         return false;
     loom_step_cost_of(job, g, layers, memory, found->chunk_layers, &cost);
+    loom_calibrate(&job->calibration, &cost);
     found->seconds = cost.seconds;
     found->degrees = *g;
     return true;
@@ -237,6 +240,7 @@ static void visit_layout(walk *w, const loom_degrees *g, const loom_layer_table 
     if (!loom_split_best(w->job, g, layers, memory, w->search->limit, bound_of(w) / w->overhead, found->chunk_layers))
         return;
     loom_step_cost_of(w->job, g, layers, memory, found->chunk_layers, &cost);
+    loom_calibrate(&w->job->calibration, &cost);
     found->seconds = cost.seconds;
     found->degrees = *g;
     if (found->seconds < bound_of(w))
@@ -565,7 +569,7 @@ loom_status loom_search_run(loom_search *s)
     s->evaluated = s->too_large = 0;
     for (int64_t i = 0; i < w.job->model.layers; i++)
         w.layers_of[loom_layer_kind_of(&w.job->model, i)]++;
-    w.overhead = (1 + loom_soft(w.job, LOOM_SOFT_JITTER) * log2(world)) * w.job->factor;
+    w.overhead = (1 + loom_soft(w.job, LOOM_SOFT_JITTER) * log2(world)) * loom_calibration_least(&w.job->calibration);
     w.scratch = malloc(sizeof *w.scratch);
     w.tables = malloc(MOST_TABLES * sizeof *w.tables);
     if (!w.scratch || !w.tables || !make_classes(&w)) {

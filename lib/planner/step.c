@@ -152,7 +152,7 @@ static void sum_up(loom_step_cost *cost, const loom_job *job, int world)
         seconds += cost->part[i];
     cost->part[LOOM_TIME_OTHER] += seconds * loom_soft(job, LOOM_SOFT_JITTER) * log2(world) + loom_soft(job, LOOM_SOFT_FIXED);
     for (int i = 0; i < LOOM_TIME_PARTS; i++)
-        cost->seconds += cost->part[i] *= job->factor;
+        cost->seconds += cost->part[i];
 }
 
 void loom_step_cost_of(const loom_job *job, const loom_degrees *g, const loom_layer_table *layers, const loom_memory_table *memory, const int *chunk_layers, loom_step_cost *cost)

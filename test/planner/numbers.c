@@ -17,7 +17,7 @@
 /* GPT of the papers: plain MLP of 4h, biases, tied embedding, 51,200 tokens. */
 static loom_job gpt(int layers, int hidden, int heads)
 {
-    loom_job job = {.seq = 2048, .global_batch = 1536, .bits = 16, .element = 2, .factor = 1, .imbalance = 1, .repeat = LOOM_REPEAT_CORE};
+    loom_job job = {.seq = 2048, .global_batch = 1536, .bits = 16, .element = 2, .imbalance = 1, .repeat = LOOM_REPEAT_CORE};
 
     job.model = (loom_model){.layers = layers, .hidden = hidden, .heads = heads, .kv_heads = heads, .head_dim = hidden / heads, .ffn = 4 * hidden, .vocab = 51200, .seq = 2048, .mlp = LOOM_GELU_TANH,
                              .norm = LOOM_LAYERNORM, .positions = LOOM_LEARNED, .attention_bias = true, .output_bias = true, .mlp_bias = true, .tied_embeddings = true};

@@ -19,7 +19,7 @@ static uint64_t random_below(uint64_t n)
 static loom_job small_job(const char *gpu, int domain, bool experts)
 {
     static const int heads[] = {4, 8, 12};
-    loom_job job = {.bits = 16, .element = 2, .factor = 1, .imbalance = 1, .repeat = LOOM_REPEAT_NORM | LOOM_REPEAT_ACT};
+    loom_job job = {.bits = 16, .element = 2, .imbalance = 1, .repeat = LOOM_REPEAT_NORM | LOOM_REPEAT_ACT};
     int a = heads[random_below(3)];
 
     job.model = (loom_model){.layers = 3 + (int)random_below(4), .hidden = 128 * a, .heads = a, .kv_heads = a == 12 ? 4 : a / 2, .head_dim = 128, .ffn = 512 * a, .vocab = 32000, .seq = 2048,
