@@ -121,6 +121,17 @@ static loom_status read_source(const loom_operands *operands, const char **sourc
     return read_file(first, text);
 }
 
+/* The first line of `note` as a comment; `to` has room for it. Returns the characters written. */
+static int comment(char *to, const char *note)
+{
+    size_t length = strcspn(note, "\n");
+
+    memcpy(to, "# ", 2);
+    memcpy(to + 2, note, length);
+    memcpy(to + 2 + length, "\n", 2);
+    return (int)length + 3;
+}
+
 static void write_layout(const emit_arguments *a, loom_dialect dialect, const loom_layout *layout, const char *notes, char *yaml, loom_status *status)
 {
     char line[256], *all;
@@ -132,8 +143,10 @@ static void write_layout(const emit_arguments *a, loom_dialect dialect, const lo
         return;
     }
     used = snprintf(all, bytes, "# %s, %d ranks; from %s\n", loom_layout_describe(layout, line, sizeof line), loom_layout_world(layout), loom_dialect_name(dialect));
-    for (const char *note = notes; *note; note += strcspn(note, "\n") + 1)
-        used += snprintf(all + used, bytes - (size_t)used, "# %.*s\n", (int)strcspn(note, "\n"), note);
+    for (const char *note = notes; *note; note += *note == '\n') {
+        used += comment(all + used, note);
+        note += strcspn(note, "\n");
+    }
     snprintf(all + used, bytes - (size_t)used, "%s", yaml);
     *status = write_text(all, a->output);
     free(all);

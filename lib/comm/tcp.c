@@ -45,7 +45,7 @@ static loom_status open_world(loom_world *world, const char (*cards)[LOOM_CARD_B
         w->links[r].fd = -1;
         w->links[r].out_last = &w->links[r].out;
     }
-    if ((status = tcp_connect_all(world, cards)) < 0)
+    if ((status = loom_tcp_connect_all(world, cards)) < 0)
         return status;
     close_listeners(w);
     w->source = (loom_poll_source){.fill = fill_descriptors, .context = w};
@@ -61,8 +61,8 @@ static void flush(tcp_world *w)
     while (!idle && loom_now_s() < until) {
         idle = true;
         for (int r = 0; r < w->size; r++)
-            idle &= tcp_is_idle(&w->links[r]);
-        if (!idle && !tcp_drive(w)) {
+            idle &= loom_tcp_is_idle(&w->links[r]);
+        if (!idle && !loom_tcp_drive(w)) {
             struct pollfd fds[64];
             poll(fds, (nfds_t)fill_descriptors(w, fds, 64), 10);
         }
@@ -80,11 +80,11 @@ static void close_world(loom_world *world)
         loom_device_remove_source(world->device, &w->source);
     for (int r = 0; w->links && r < world->size; r++)
         if (w->links[r].fd >= 0)
-            tcp_send_copy(&w->links[r], (loom_parcel){.class = TCP_GOODBYE}, NULL, 0);
+            loom_tcp_send_copy(&w->links[r], (loom_parcel){.class = TCP_GOODBYE}, NULL, 0);
     if (w->links)
         flush(w);
     for (int r = 0; w->links && r < world->size; r++)
-        tcp_free_link(&w->links[r]);
+        loom_tcp_free_link(&w->links[r]);
     free(w->links);
     pthread_mutex_destroy(&w->lock);
     free(w);
@@ -119,7 +119,7 @@ static void leave(loom_comm *comm)
         return;
     pthread_mutex_lock(&w->lock);
     for (int r = 0; r < comm->size && tcp_id(comm); r++)
-        tcp_purge(tcp_link_to(comm, r), tcp_id(comm));
+        loom_tcp_purge(tcp_link_to(comm, r), tcp_id(comm));
     pthread_mutex_unlock(&w->lock);
     free(comm->state);
     comm->state = NULL;
@@ -129,7 +129,7 @@ static void tell_all(const loom_comm *comm, loom_parcel what, const char *text)
 {
     for (int r = 0; r < comm->size; r++)
         if (r != comm->rank)
-            tcp_send_copy(tcp_link_to(comm, r), what, text, strlen(text));
+            loom_tcp_send_copy(tcp_link_to(comm, r), what, text, strlen(text));
 }
 
 static void give_up(loom_comm *comm, loom_status status)
@@ -149,21 +149,21 @@ static void give_up(loom_comm *comm, loom_status status)
 static void mail_send(loom_comm *comm, int rank, loom_parcel *parcel)
 {
     parcel->comm = tcp_id(comm);
-    tcp_send(tcp_link_to(comm, rank), parcel);
+    loom_tcp_send(tcp_link_to(comm, rank), parcel);
 }
 
 static void mail_expect(loom_comm *comm, int rank, loom_parcel *parcel)
 {
     parcel->comm = tcp_id(comm);
-    tcp_expect(tcp_link_to(comm, rank), parcel);
+    loom_tcp_expect(tcp_link_to(comm, rank), parcel);
 }
 
 static void mail_forget(loom_comm *comm, int rank, loom_parcel *parcel)
 {
-    tcp_forget(tcp_link_to(comm, rank), parcel);
+    loom_tcp_forget(tcp_link_to(comm, rank), parcel);
 }
 
-const loom_mail tcp_mail = {.send = mail_send, .expect = mail_expect, .forget = mail_forget};
+const loom_mail loom_tcp_mail = {.send = mail_send, .expect = mail_expect, .forget = mail_forget};
 
 /* --- calls
  * -------------------------------------------------------------------------------------------------------------------------------- */
@@ -184,8 +184,8 @@ static loom_step step(loom_call *call)
     bool moved;
 
     pthread_mutex_lock(&w->lock);
-    moved = tcp_drive(w);
-    step = loom_call_is_p2p(call->kind) ? tcp_message_step(call) : loom_ordered_step(call, &tcp_mail);
+    moved = loom_tcp_drive(w);
+    step = loom_call_is_p2p(call->kind) ? loom_tcp_message_step(call) : loom_ordered_step(call, &loom_tcp_mail);
     if (step == LOOM_STEP_OVER)
         take_notice_back(call);
     pthread_mutex_unlock(&w->lock);
@@ -199,7 +199,7 @@ static void drop(loom_call *call)
 
     pthread_mutex_lock(&w->lock);
     if (loom_call_is_p2p(call->kind))
-        tcp_message_drop(call);
+        loom_tcp_message_drop(call);
     else
         loom_ordered_drop(call);
     pthread_mutex_unlock(&w->lock);
@@ -293,7 +293,7 @@ static loom_status check(loom_call *call, double stalled_s)
 const loom_transport loom_transport_tcp = {
     .name = "tcp",
     .call_bytes = sizeof(tcp_call),
-    .present = tcp_present,
+    .present = loom_tcp_present,
     .open = open_world,
     .close = close_world,
     .prepare = prepare,

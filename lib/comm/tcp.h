@@ -84,25 +84,25 @@ typedef struct tcp_call {
 } tcp_call;
 
 /* tcp_open.c */
-loom_status tcp_present(loom_world *world, const char *hint, char card[LOOM_CARD_BYTES]);
-loom_status tcp_connect_all(loom_world *world, const char (*cards)[LOOM_CARD_BYTES]);
+loom_status loom_tcp_present(loom_world *world, const char *hint, char card[LOOM_CARD_BYTES]);
+loom_status loom_tcp_connect_all(loom_world *world, const char (*cards)[LOOM_CARD_BYTES]);
 
 /* tcp_link.c: all with the lock held */
-void tcp_send(tcp_link *link, loom_parcel *parcel);
-void tcp_expect(tcp_link *link, loom_parcel *parcel);
-void tcp_forget(tcp_link *link, loom_parcel *parcel);
+void loom_tcp_send(tcp_link *link, loom_parcel *parcel);
+void loom_tcp_expect(tcp_link *link, loom_parcel *parcel);
+void loom_tcp_forget(tcp_link *link, loom_parcel *parcel);
 /* A parcel of the transport's own with a copy of `data`; false without memory. */
-bool tcp_send_copy(tcp_link *link, loom_parcel what, const void *data, size_t bytes);
-bool tcp_drive(tcp_world *w);                  /* reads and writes what can be; whether anything moved */
-void tcp_purge(tcp_link *link, uint64_t comm); /* what arrived for a comm that is gone, and what was not yet begun to be sent */
-bool tcp_is_idle(const tcp_link *link);        /* nothing to write */
-void tcp_free_link(tcp_link *link);
+bool loom_tcp_send_copy(tcp_link *link, loom_parcel what, const void *data, size_t bytes);
+bool loom_tcp_drive(tcp_world *w);                  /* reads and writes what can be; whether anything moved */
+void loom_tcp_purge(tcp_link *link, uint64_t comm); /* what arrived for a comm that is gone, and what was not yet begun to be sent */
+bool loom_tcp_is_idle(const tcp_link *link);        /* nothing to write */
+void loom_tcp_free_link(tcp_link *link);
 
 /* tcp_p2p.c */
-loom_step tcp_message_step(loom_call *call);
-void tcp_message_drop(loom_call *call);
+loom_step loom_tcp_message_step(loom_call *call);
+void loom_tcp_message_drop(loom_call *call);
 
-extern const loom_mail tcp_mail;
+extern const loom_mail loom_tcp_mail;
 
 static inline tcp_world *tcp_world_of(const loom_comm *comm)
 {

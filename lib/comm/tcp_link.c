@@ -175,7 +175,7 @@ static void end_data(tcp_link *link)
     }
 }
 
-void tcp_expect(tcp_link *link, loom_parcel *parcel)
+void loom_tcp_expect(tcp_link *link, loom_parcel *parcel)
 {
     loom_parcel **at;
 
@@ -316,7 +316,7 @@ static void deliver_to_self(tcp_link *link, loom_parcel *parcel)
         parcel->done = true;
 }
 
-void tcp_send(tcp_link *link, loom_parcel *parcel)
+void loom_tcp_send(tcp_link *link, loom_parcel *parcel)
 {
     if (link->fd < 0 && !link->dead) {
         deliver_to_self(link, parcel);
@@ -334,7 +334,7 @@ void tcp_send(tcp_link *link, loom_parcel *parcel)
         write_link(link);
 }
 
-bool tcp_send_copy(tcp_link *link, loom_parcel what, const void *data, size_t bytes)
+bool loom_tcp_send_copy(tcp_link *link, loom_parcel what, const void *data, size_t bytes)
 {
     loom_parcel *parcel = malloc(sizeof *parcel + bytes);
 
@@ -346,7 +346,7 @@ bool tcp_send_copy(tcp_link *link, loom_parcel what, const void *data, size_t by
     parcel->own = true;
     if (bytes)
         memcpy(parcel->data, data, bytes);
-    tcp_send(link, parcel);
+    loom_tcp_send(link, parcel);
     return true;
 }
 
@@ -387,7 +387,7 @@ static void send_rest_from_copy(tcp_link *link)
     mend_out_last(link);
 }
 
-void tcp_forget(tcp_link *link, loom_parcel *parcel)
+void loom_tcp_forget(tcp_link *link, loom_parcel *parcel)
 {
     if (unlink_from(&link->expected, parcel))
         return;
@@ -401,7 +401,7 @@ void tcp_forget(tcp_link *link, loom_parcel *parcel)
         mend_out_last(link);
 }
 
-void tcp_purge(tcp_link *link, uint64_t comm)
+void loom_tcp_purge(tcp_link *link, uint64_t comm)
 {
     for (loom_parcel **at = &link->arrived; *at;) {
         loom_parcel *parcel = *at;
@@ -414,12 +414,12 @@ void tcp_purge(tcp_link *link, uint64_t comm)
     }
 }
 
-bool tcp_is_idle(const tcp_link *link)
+bool loom_tcp_is_idle(const tcp_link *link)
 {
     return !link->out || link->dead;
 }
 
-void tcp_free_link(tcp_link *link)
+void loom_tcp_free_link(tcp_link *link)
 {
     if (link->fd >= 0)
         close(link->fd);
@@ -439,7 +439,7 @@ void tcp_free_link(tcp_link *link)
     free(link->buffer);
 }
 
-bool tcp_drive(tcp_world *w)
+bool loom_tcp_drive(tcp_world *w)
 {
     bool moved = false;
 

@@ -109,7 +109,7 @@ static void add_interfaces(tcp_card *card, bool loopback)
     freeifaddrs(all);
 }
 
-loom_status tcp_present(loom_world *world, const char *hint, char out[LOOM_CARD_BYTES])
+loom_status loom_tcp_present(loom_world *world, const char *hint, char out[LOOM_CARD_BYTES])
 {
     tcp_world *w = calloc(1, sizeof *w);
     tcp_card card = {.host = loom_host_identity(false)};
@@ -277,7 +277,7 @@ static loom_status accept_rank(loom_world *world, double deadline)
     return LOOM_OK;
 }
 
-loom_status tcp_connect_all(loom_world *world, const char (*parts)[LOOM_CARD_BYTES])
+loom_status loom_tcp_connect_all(loom_world *world, const char (*parts)[LOOM_CARD_BYTES])
 {
     tcp_world *w = world->states[LOOM_TCP];
     double deadline = loom_now_s() + world->deadline_s;

@@ -37,11 +37,11 @@ static void announce(loom_call *call)
 
     m->id = link->next_id++;
     m->answer = address(call, TCP_ANSWER, 0, m->id);
-    tcp_expect(link, &m->answer);
+    loom_tcp_expect(link, &m->answer);
     m->announce = address(call, TCP_ANNOUNCE, call->tag, m->id);
     m->announce.data = (char *)call->send;
     m->announce.bytes = bytes_of(call) <= TCP_EAGER ? bytes_of(call) : 0;
-    tcp_send(link, &m->announce);
+    loom_tcp_send(link, &m->announce);
 }
 
 static void send_data(loom_call *call)
@@ -51,7 +51,7 @@ static void send_data(loom_call *call)
     m->data = address(call, TCP_DATA, 0, m->id);
     m->data.data = (char *)call->send;
     m->data.bytes = bytes_of(call);
-    tcp_send(tcp_link_to(call->comm, call->peer), &m->data);
+    loom_tcp_send(tcp_link_to(call->comm, call->peer), &m->data);
 }
 
 static loom_status refused(const loom_call *call)
@@ -87,7 +87,7 @@ static loom_status answer(loom_call *call, tcp_answer flags)
     loom_parcel parcel = address(call, TCP_ANSWER, 0, message_of(call)->announce.part);
 
     parcel.flags = (uint16_t)flags;
-    return tcp_send_copy(tcp_link_to(call->comm, call->peer), parcel, NULL, 0) ? LOOM_OK
+    return loom_tcp_send_copy(tcp_link_to(call->comm, call->peer), parcel, NULL, 0) ? LOOM_OK
                                                                                : loom_fail(LOOM_E_MEMORY, "no memory to answer a message");
 }
 
@@ -110,7 +110,7 @@ static void expect_announcement(loom_call *call)
     m->announce = address(call, TCP_ANNOUNCE, call->tag, 0);
     m->announce.data = call->recv;
     m->announce.bytes = bytes_of(call);
-    tcp_expect(tcp_link_to(call->comm, call->peer), &m->announce);
+    loom_tcp_expect(tcp_link_to(call->comm, call->peer), &m->announce);
 }
 
 static void expect_data(loom_call *call)
@@ -120,7 +120,7 @@ static void expect_data(loom_call *call)
     m->data = address(call, TCP_DATA, 0, m->announce.part);
     m->data.data = call->recv;
     m->data.bytes = bytes_of(call);
-    tcp_expect(tcp_link_to(call->comm, call->peer), &m->data);
+    loom_tcp_expect(tcp_link_to(call->comm, call->peer), &m->data);
 }
 
 static loom_step recv_step(loom_call *call)
@@ -143,12 +143,12 @@ static loom_step recv_step(loom_call *call)
     return over(call, LOOM_OK);
 }
 
-loom_step tcp_message_step(loom_call *call)
+loom_step loom_tcp_message_step(loom_call *call)
 {
     return call->kind == LOOM_CALL_SEND ? send_step(call) : recv_step(call);
 }
 
-void tcp_message_drop(loom_call *call)
+void loom_tcp_message_drop(loom_call *call)
 {
     tcp_message *m = message_of(call);
     tcp_link *link = tcp_link_to(call->comm, call->peer);
@@ -156,5 +156,5 @@ void tcp_message_drop(loom_call *call)
 
     for (int i = 0; i < 3; i++)
         if (parcels[i]->class && !parcels[i]->done)
-            tcp_forget(link, parcels[i]);
+            loom_tcp_forget(link, parcels[i]);
 }
