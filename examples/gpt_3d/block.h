@@ -1,4 +1,4 @@
-/* One transformer block (GPT-2 or Llama kind), split over tensor- and context-parallel ranks, assembled from Rankloom's public calls. */
+/* One transformer block (GPT-2 or Llama kind, dense or with experts), split over tensor-, context- and expert-parallel ranks, assembled from Rankloom's public calls. */
 #ifndef GPT_3D_BLOCK_H
 #define GPT_3D_BLOCK_H
 

@@ -1,4 +1,4 @@
-/* gpt_3d RUN.yaml [key=value …]: trains a GPT-2 or Llama model over tensor, pipeline and data parallel ranks. */
+/* gpt_3d RUN.yaml [key=value …]: trains a GPT-2, Llama, Mixtral or DeepSeek-like model over tensor, pipeline, context, expert and data parallel ranks. */
 #include "generate.h"
 #include "report.h"
 #include "try.h"

@@ -77,9 +77,9 @@ loom_status loom_ep_reserve(loom_ep *ep, loom_ep_buffer *buffer, int64_t count);
 
 /* exchange.c. The counts of record->ids_TK travel, and the record says who sends what to whom. */
 loom_status loom_ep_plan(loom_ep *ep, loom_moe_record *record);
-/* Rows in ep->leaving go to their experts; with only one rank they are there already. */
-loom_status loom_ep_send_out(loom_ep *ep, loom_moe_record *record);
-/* The rows that came, sorted by local expert, into to_RD [record->rows, hidden]. */
+/* Rows in ep->leaving go to their experts, on their way to to_RD [record->rows, hidden]; with only one rank they are there already. */
+loom_status loom_ep_send_out(loom_ep *ep, loom_moe_record *record, float *to_RD);
+/* The rows that came are in to_RD, sorted by local expert. */
 loom_status loom_ep_take_in(loom_ep *ep, loom_moe_record *record, float *to_RD);
 /* from_RD, rows by local expert of which each etp rank has a part of the sum, back to where they came from: `to` [choices, hidden]. */
 loom_status loom_ep_send_back(loom_ep *ep, loom_moe_record *record, const float *from_RD, float *to);

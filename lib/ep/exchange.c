@@ -198,11 +198,12 @@ static loom_status reserve_rows(loom_ep *ep, loom_moe_record *r)
     if (loom_ep_alone(ep))
         return LOOM_OK;
     LOOM_TRY(loom_ep_reserve(ep, &ep->leaving, r->tokens * r->top_k * r->hidden));
-    LOOM_TRY(loom_ep_reserve(ep, &ep->arrived, arrived * r->hidden));
-    if (ep->etp_size > 1) {
+    if (ep->etp_size > 1 || !arrives_sorted(r))
+        LOOM_TRY(loom_ep_reserve(ep, &ep->arrived, arrived * r->hidden));
+    if (ep->etp_size > 1 && !arrives_sorted(r))
         LOOM_TRY(loom_ep_reserve(ep, &ep->gathered, r->rows * r->hidden));
+    if (ep->etp_size > 1)
         LOOM_TRY(loom_ep_reserve(ep, &ep->partial, arrived * ep->etp_size * r->hidden));
-    }
     return LOOM_OK;
 
 fail:
@@ -285,17 +286,18 @@ static float *by_source(const loom_ep *ep)
     return ep->etp_size > 1 ? ep->gathered.data : ep->arrived.data;
 }
 
-loom_status loom_ep_send_out(loom_ep *ep, loom_moe_record *r)
+loom_status loom_ep_send_out(loom_ep *ep, loom_moe_record *r, float *to_RD)
 {
+    float *landing = arrives_sorted(r) ? to_RD : by_source(ep), *first = ep->etp_size > 1 ? ep->arrived.data : landing;
     loom_status status;
 
     if (loom_ep_alone(ep))
         return LOOM_OK;
     LOOM_TRY(comm_after_compute(ep));
-    LOOM_TRY(move_rows(ep->ep, r->hidden, ep->leaving.data, (rows_of_ranks){r->sent, r->sent_at}, ep->arrived.data,
+    LOOM_TRY(move_rows(ep->ep, r->hidden, ep->leaving.data, (rows_of_ranks){r->sent, r->sent_at}, first,
                        (rows_of_ranks){r->received, r->received_at}, ep->comm));
     if (ep->etp_size > 1)
-        LOOM_TRY(over_etp(ep, r, true, ep->arrived.data, ep->gathered.data));
+        LOOM_TRY(over_etp(ep, r, true, first, landing));
     return LOOM_OK;
 
 fail:
@@ -304,15 +306,12 @@ fail:
 
 loom_status loom_ep_take_in(loom_ep *ep, loom_moe_record *r, float *to_RD)
 {
-    size_t bytes = (size_t)(r->rows * r->hidden) * sizeof *to_RD;
     loom_status status;
 
     if (loom_ep_alone(ep))
         return LOOM_OK;
     LOOM_TRY(compute_after_comm(ep));
-    if (arrives_sorted(r))
-        return loom_stream_copy(ep->compute, to_RD, by_source(ep), bytes);
-    return reorder(ep, r, by_source(ep), places_of(r) + r->rows, to_RD);
+    return arrives_sorted(r) ? LOOM_OK : reorder(ep, r, by_source(ep), places_of(r) + r->rows, to_RD);
 
 fail:
     return status;

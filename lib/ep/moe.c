@@ -79,7 +79,7 @@ loom_status loom_moe_dispatch(loom_moe_layer *layer, loom_moe_record *r, const f
     LOOM_TRY(route(layer, r, x));
     LOOM_TRY(loom_ep_plan(ep, r));
     LOOM_TRY(to_rows(layer, r, x, NULL, loom_ep_alone(ep) ? r->x.data : ep->leaving.data));
-    return loom_ep_send_out(ep, r);
+    return loom_ep_send_out(ep, r, r->x.data);
 
 fail:
     return status;
@@ -288,7 +288,7 @@ loom_status loom_moe_dispatch_backward(loom_moe_layer *layer, loom_moe_record *r
     loom_status status;
 
     LOOM_TRY(to_rows(layer, r, dy, r->weights_TK, loom_ep_alone(ep) ? ep->of_expert.data : ep->leaving.data));
-    LOOM_TRY(loom_ep_send_out(ep, r));
+    LOOM_TRY(loom_ep_send_out(ep, r, ep->of_expert.data));
     LOOM_TRY(k->combine_weights_backward(k,
                                          &(loom_combine_weights_backward_args){.dweight_TK = r->dweights_TK,
                                                                                .dy_TD = dy,
