@@ -30,6 +30,7 @@ typedef struct loom_rehearsing {
     loom_degrees degrees;
     int chunk_layers[LOOM_MAX_STAGES];
     loom_layer_table layers;
+    double scale; /* what measured steps make of every time: 1 without any */
     loom_schedule *schedule;
     loom_chunk_pass *forward, *backward; /* [chunks] */
     double *weight_us;                   /* [chunks] of the backward: what W takes */

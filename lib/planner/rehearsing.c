@@ -7,6 +7,7 @@
 
 #include "core/random.h"
 #include "core/try.h"
+#include "planner/calibrate.h"
 
 /* --- costs ------------------------------------------------------------------------------------------------------------------ */
 
@@ -24,9 +25,18 @@ static void add_pass(loom_chunk_pass *sum, const loom_pass *pass, double times, 
 
 static void add_pair(loom_rehearsing *r, int chunk, const loom_pass_pair *pair, double weight)
 {
-    add_pass(&r->forward[chunk], &pair->forward, 1, r->job.factor);
-    add_pass(&r->backward[chunk], &pair->backward, 1, r->job.factor);
-    r->weight_us[chunk] += weight * r->job.factor * 1e6;
+    add_pass(&r->forward[chunk], &pair->forward, 1, r->scale);
+    add_pass(&r->backward[chunk], &pair->backward, 1, r->scale);
+    r->weight_us[chunk] += weight * r->scale * 1e6;
+}
+
+/* The closed form's correction for this layout: the rehearsal takes it over. */
+static double calibrated_scale(const loom_rehearsing *r)
+{
+    loom_step_cost cost;
+
+    loom_step_predict(&r->job, &r->degrees, r->chunk_layers, &cost);
+    return loom_calibration_factor(&r->job.calibration, &cost);
 }
 
 static void fill_passes(loom_rehearsing *r)
@@ -90,11 +100,11 @@ static void fill_tails(loom_rehearsing *r)
         loom_weights w = stage_weights(r, &table, stage, &layers);
         for (int chunk = 0; chunk < r->layout->n_chunks; chunk++) {
             bool here = r->schedule->stage_of_chunk[chunk] == stage;
-            forward += here ? pass_seconds(&r->forward[chunk]) / r->job.factor : 0;
-            backward += here ? pass_seconds(&r->backward[chunk]) / r->job.factor : 0;
+            forward += here ? pass_seconds(&r->forward[chunk]) / r->scale : 0;
+            backward += here ? pass_seconds(&r->backward[chunk]) / r->scale : 0;
         }
-        r->tail[stage].reduction_s = r->job.factor * loom_reduction_cost(&r->job, &r->degrees, &w, layers, forward, backward).exposed;
-        r->tail[stage].optimizer_s = r->job.factor * loom_optimizer_seconds(&r->job, &r->degrees, &w);
+        r->tail[stage].reduction_s = r->scale * loom_reduction_cost(&r->job, &r->degrees, &w, layers, forward, backward).exposed;
+        r->tail[stage].optimizer_s = r->scale * loom_optimizer_seconds(&r->job, &r->degrees, &w);
     }
 }
 
@@ -106,9 +116,9 @@ static void fill_messages(loom_rehearsing *r)
 
     if (g->pp == 1)
         return;
-    r->hop_us = 1e6 * job->factor * loom_hop_seconds(&job->machine, g->places.pp, bytes);
+    r->hop_us = 1e6 * r->scale * loom_hop_seconds(&job->machine, g->places.pp, bytes);
     if (job->model.tied_embeddings)
-        r->tied_s = job->factor * loom_reduce_seconds(&job->machine, g->places.ends, loom_soft(job, LOOM_SOFT_GRADIENT_BYTES) * (double)job->model.vocab * (double)job->model.hidden / g->tp);
+        r->tied_s = r->scale * loom_reduce_seconds(&job->machine, g->places.ends, loom_soft(job, LOOM_SOFT_GRADIENT_BYTES) * (double)job->model.vocab * (double)job->model.hidden / g->tp);
 }
 
 /* --- who moves together --------------------------------------------------------------------------------------------------------- */
@@ -195,6 +205,7 @@ loom_status loom_rehearsing_open(const loom_rehearsal_request *q, loom_rehearsin
     LOOM_TRY(loom_schedule_for_layout(q->layout, &r->schedule));
     loom_degrees_of_layout(q->layout, &r->job, &r->degrees, r->chunk_layers);
     loom_layer_table_make(&r->job, &r->degrees, &r->layers);
+    r->scale = calibrated_scale(r);
     r->block = block_size(q->layout);
     size_t chunks = (size_t)q->layout->n_chunks, stages = (size_t)q->layout->pp;
     r->forward = calloc(chunks, sizeof *r->forward);
@@ -347,7 +358,7 @@ loom_step_end loom_rehearsing_end(const loom_rehearsing *r, const double *end_s,
     }
     e.reduced_s += r->tied_s;
     if (r->request->jitter == 0)
-        e.other_s = (e.reduced_s + e.optimizer_s) * loom_soft(&r->job, LOOM_SOFT_JITTER) * log2(world) + r->job.factor * loom_soft(&r->job, LOOM_SOFT_FIXED);
+        e.other_s = (e.reduced_s + e.optimizer_s) * loom_soft(&r->job, LOOM_SOFT_JITTER) * log2(world) + r->scale * loom_soft(&r->job, LOOM_SOFT_FIXED);
     e.step_s = e.reduced_s + e.optimizer_s + e.other_s;
     return e;
 }
