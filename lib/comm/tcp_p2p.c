@@ -87,8 +87,9 @@ static loom_status answer(loom_call *call, tcp_answer flags)
     loom_parcel parcel = address(call, TCP_ANSWER, 0, message_of(call)->announce.part);
 
     parcel.flags = (uint16_t)flags;
-    return loom_tcp_send_copy(tcp_link_to(call->comm, call->peer), parcel, NULL, 0) ? LOOM_OK
-                                                                               : loom_fail(LOOM_E_MEMORY, "no memory to answer a message");
+    return loom_tcp_send_copy(tcp_link_to(call->comm, call->peer), parcel, NULL, 0)
+               ? LOOM_OK
+               : loom_fail(LOOM_E_MEMORY, "no memory to answer a message");
 }
 
 static loom_status refuse(loom_call *call)

@@ -23,7 +23,7 @@ static void *connect_all(void *argument)
 {
     half_world *h = argument;
 
-    h->status = tcp_connect_all(&h->world, (const char(*)[LOOM_CARD_BYTES])h->cards);
+    h->status = loom_tcp_connect_all(&h->world, (const char(*)[LOOM_CARD_BYTES])h->cards);
     return NULL;
 }
 
@@ -73,7 +73,7 @@ static void strangers_are_shut_out(void **state)
     for (int r = 0; r < 2; r++) {
         halves[r].world = (loom_world){.rank = r, .size = 2, .deadline_s = 20};
         halves[r].cards = cards;
-        assert_int_equal(tcp_present(&halves[r].world, "127.0.0.1", cards[r]), LOOM_OK);
+        assert_int_equal(loom_tcp_present(&halves[r].world, "127.0.0.1", cards[r]), LOOM_OK);
         open_links(&halves[r]);
     }
     strangers[0] = connect_as_stranger(halves[0].world.states[LOOM_TCP], "GET / HTTP/1.1\r\nHost: somebody\r\n\r\n\r\n\r\n", 40);
@@ -108,10 +108,10 @@ static void a_frame_from_nowhere_ends_the_connection(void **state)
     link.buffer = malloc(TCP_BUFFER);
     memset(noise, 0x5a, sizeof noise);
     assert_int_equal(write(pair[1], noise, sizeof noise), sizeof noise);
-    tcp_drive(&w);
+    loom_tcp_drive(&w);
     assert_true(link.dead);
     assert_non_null(strstr(link.why, "no frame"));
-    tcp_free_link(&link);
+    loom_tcp_free_link(&link);
     close(pair[1]);
 }
 
@@ -135,16 +135,16 @@ static void an_abandoned_parcel_keeps_the_stream_in_step(void **state)
         links[i].buffer = malloc(TCP_BUFFER);
     }
     memset(data, 7, BYTES);
-    tcp_send(&links[0], &large);
-    tcp_send(&links[0], &small);
+    loom_tcp_send(&links[0], &large);
+    loom_tcp_send(&links[0], &small);
     assert_false(large.done);
-    tcp_forget(&links[0], &large);
+    loom_tcp_forget(&links[0], &large);
     memset(data, 8, BYTES); /* it is the caller's again */
     free(data);
-    tcp_expect(&links[1], &expected);
+    loom_tcp_expect(&links[1], &expected);
     for (int i = 0; i < 100000 && !expected.done; i++) {
-        tcp_drive(&worlds[0]);
-        tcp_drive(&worlds[1]);
+        loom_tcp_drive(&worlds[0]);
+        loom_tcp_drive(&worlds[1]);
     }
     assert_true(expected.done && small.done);
     assert_string_equal(word, "after");
@@ -152,10 +152,10 @@ static void an_abandoned_parcel_keeps_the_stream_in_step(void **state)
     for (int i = 0; i < BYTES; i++)
         if (links[1].arrived->data[i] != 7)
             fail_msg("byte %d changed", i);
-    tcp_purge(&links[1], 1);
+    loom_tcp_purge(&links[1], 1);
     assert_null(links[1].arrived);
-    tcp_free_link(&links[0]);
-    tcp_free_link(&links[1]);
+    loom_tcp_free_link(&links[0]);
+    loom_tcp_free_link(&links[1]);
 }
 
 int main(void)
