@@ -60,7 +60,8 @@ LOOM_API void loom_store_close(loom_store *store); /* accepts NULL; a serving ra
 
 /* Keys are relative to this generation. Values are bytes. */
 LOOM_API loom_status loom_store_set(loom_store *store, const char *key, const void *value, size_t bytes);
-/* Waits for the key until the deadline; copies at most `capacity` and reports the true size. */
+/* Waits for the key until the deadline; copies at most `capacity` and reports the true size. Ends early, like every wait of a store, when the
+ * store or a rank's launcher shows that this attempt is over: the store is gone, or a process of this job opened it anew. */
 LOOM_API loom_status loom_store_get(loom_store *store, const char *key, void *value, size_t capacity, size_t *bytes, double deadline_s);
 LOOM_API loom_status loom_store_add(loom_store *store, const char *key, int64_t delta, int64_t *result);
 LOOM_API loom_status loom_store_check(loom_store *store, const char *key, bool *present);

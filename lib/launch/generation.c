@@ -1,9 +1,11 @@
 /* Agreeing on a fresh generation.
  *
- *   rank r > 0   draws a uid; sets hello/SIZE/r = uid; waits for welcome/UID, whose name nobody can have used before; reads the
- *                generation in it, sets g/GEN/ack/r = uid, and waits for g/GEN/go. Every second it says hello again.
- *   rank 0       draws the generation; reads the hellos again and again and welcomes each uid it has not welcomed yet; when all acks are
- *                there it sets g/GEN/go to the list of the uids it counted.
+ *   rank r > 0   draws a uid; sets hello/SIZE/r = uid, then adds 1 to arrivals; waits for welcome/UID, whose name nobody can have used
+ *                before; reads the generation in it, sets g/GEN/ack/r = uid, and waits for g/GEN/go. Every second it says hello again.
+ *   rank 0       adds 1 to arrivals; draws the generation; reads the hellos again and again and welcomes each uid it has not welcomed yet; when
+ *                arrivals was read and then all hellos were those of the acks, it sets g/GEN/go to the list of the uids and that number.
+ *
+ * So a process that is not in go either was seen by rank 0 before, which then waited for it, or came later and made arrivals larger than go says.
  *
  * A hello of a dead process is welcomed in vain and overwritten by the living one. A rank 0 that dies before go is replaced: its successor
  * welcomes the same uids to another generation, and they follow. A process that does not find its uid in go was replaced by another one with the
@@ -80,6 +82,7 @@ typedef struct agreement {
     int rank, size;
     double began, deadline;
     char generation[LOOM_UID_HEX];
+    int64_t n_arrivals;
     char key[KEY_BYTES], value[VALUE_BYTES + 1];
 } agreement;
 
@@ -105,6 +108,14 @@ static loom_span go_key(agreement *a)
 {
     snprintf(a->key, sizeof a->key, "%sg/%s/go", a->base, a->generation);
     return loom_span_of_text(a->key);
+}
+
+static loom_status add_arrivals(loom_store_client *client, const char *base, int64_t delta, int64_t *n_arrivals)
+{
+    char key[KEY_BYTES];
+
+    snprintf(key, sizeof key, "%sarrivals", base);
+    return loom_store_client_add(client, loom_span_of_text(key), delta, n_arrivals);
 }
 
 /* Reads a text value if the key is there; else a->value is "". */
@@ -183,7 +194,7 @@ static loom_status look_at_rank(agreement *a, int rank, uid_text welcomed, bool 
     return status;
 }
 
-/* go holds the uids in rank order, rank 1 first; then the keys of the agreement have done their work. */
+/* go holds the uids in rank order, rank 1 first, and the number of arrivals; then the keys of the agreement have done their work. */
 static loom_status give_the_word(agreement *a, uid_text *welcomed)
 {
     loom_bytes uids = {0};
@@ -191,6 +202,7 @@ static loom_status give_the_word(agreement *a, uid_text *welcomed)
 
     for (int rank = 1; rank < a->size; rank++)
         loom_bytes_append(&uids, welcomed[rank], UID_HEX);
+    loom_bytes_append_u64(&uids, (uint64_t)a->n_arrivals);
     status = uids.failed ? loom_fail(LOOM_E_MEMORY, "no memory for the uids of %d ranks", a->size)
                          : loom_store_client_set(a->client, go_key(a), (loom_span){uids.data, uids.size});
     loom_bytes_free(&uids);
@@ -215,23 +227,27 @@ static void pass_on_failure(agreement *a, uid_text *welcomed)
     loom_fail(LOOM_E_PEER, "%s", message + 2);
 }
 
+/* One look at all ranks. *all_here: every hello is that of the ack. */
+static loom_status look_at_all(agreement *a, uid_text *welcomed, bool *all_here)
+{
+    loom_status status = add_arrivals(a->client, a->base, 0, &a->n_arrivals);
+
+    *all_here = true;
+    for (int rank = 1; rank < a->size && status == LOOM_OK; rank++) {
+        bool here;
+        status = look_at_rank(a, rank, welcomed[rank], &here);
+        *all_here &= here;
+    }
+    return status;
+}
+
 static loom_status gather(agreement *a, uid_text *welcomed)
 {
     double pause_s = FIRST_POLL_S;
-    loom_status status = LOOM_OK;
-    int first_missing = 1;
+    bool all_here = false;
+    loom_status status;
 
-    while (status == LOOM_OK && first_missing < a->size) {
-        first_missing = a->size;
-        for (int rank = 1; rank < a->size && status == LOOM_OK; rank++) {
-            bool here = false;
-
-            status = look_at_rank(a, rank, welcomed[rank], &here);
-            if (!here && rank < first_missing)
-                first_missing = rank;
-        }
-        if (status != LOOM_OK || first_missing == a->size)
-            break;
+    while ((status = look_at_all(a, welcomed, &all_here)) == LOOM_OK && !all_here) {
         if (loom_now_s() >= a->deadline)
             return fail_missing(a);
         loom_sleep_s(pause_s);
@@ -247,6 +263,8 @@ static loom_status agree_as_rank_0(agreement *a)
 
     if (!welcomed)
         return loom_fail(LOOM_E_MEMORY, "no memory for the uids of %d ranks", a->size);
+    if (status == LOOM_OK)
+        status = add_arrivals(a->client, a->base, 1, &a->n_arrivals);
     if (status == LOOM_OK) {
         status = gather(a, welcomed);
         if (status == LOOM_OK)
@@ -275,21 +293,23 @@ static loom_status read_welcome(agreement *a)
     return LOOM_OK;
 }
 
-/* The part of go that is about this rank. */
-static loom_status find_own_uid(agreement *a, const char *uid)
+/* The part of go that is about this rank, and the number of arrivals. */
+static loom_status read_go(agreement *a, const char *uid)
 {
-    size_t bytes, capacity = (size_t)(a->size - 1) * UID_HEX;
-    char *uids = malloc(capacity);
+    size_t bytes, uids_bytes = (size_t)(a->size - 1) * UID_HEX, capacity = uids_bytes + sizeof a->n_arrivals;
+    char *go = malloc(capacity);
 
-    if (!uids)
+    if (!go)
         return loom_fail(LOOM_E_MEMORY, "no memory for the uids of %d ranks", a->size);
-    loom_status status = loom_store_client_get(a->client, go_key(a), uids, capacity, &bytes);
+    loom_status status = loom_store_client_get(a->client, go_key(a), go, capacity, &bytes);
     if (status == LOOM_OK && bytes != capacity)
         status = loom_fail(LOOM_E_PEER, "rank 0 started %zu ranks, this rank expects %d", bytes / UID_HEX + 1, a->size);
-    else if (status == LOOM_OK && memcmp(uids + (size_t)(a->rank - 1) * UID_HEX, uid, UID_HEX) != 0)
+    else if (status == LOOM_OK && memcmp(go + (size_t)(a->rank - 1) * UID_HEX, uid, UID_HEX) != 0)
         status = loom_fail(LOOM_E_PEER, "another process is rank %d of %d in this store: do two jobs use one MASTER_ADDR and MASTER_PORT?",
                            a->rank, a->size);
-    free(uids);
+    else if (status == LOOM_OK)
+        memcpy(&a->n_arrivals, go + uids_bytes, sizeof a->n_arrivals);
+    free(go);
     return status;
 }
 
@@ -348,20 +368,36 @@ static loom_status agree_as_other(agreement *a)
     if (status != LOOM_OK)
         return status;
     snprintf(hello, sizeof hello, "%s %s %d %d", uid, here.boot, here.parent, here.session);
+    status = loom_store_client_set(a->client, hello_key(a, a->rank), loom_span_of_text(hello));
+    if (status == LOOM_OK)
+        status = add_arrivals(a->client, a->base, 1, &a->n_arrivals); /* behind the hello, or rank 0 might count it unseen */
+    if (status != LOOM_OK)
+        return status;
     while ((status = try_to_join(a, uid, hello)) == LOOM_PENDING)
         if (loom_now_s() >= a->deadline)
             return fail_late(a);
-    return status == LOOM_OK ? find_own_uid(a, uid) : status;
+    return status == LOOM_OK ? read_go(a, uid) : status;
 }
 
-loom_status loom_generation_agree(loom_store_client *client, const char *base, int rank, int size, double deadline,
-                                  char generation[LOOM_UID_HEX])
+loom_status loom_generation_agree(loom_store_client *client, const char *base, int rank, int size, double deadline, loom_generation *generation)
 {
     agreement a = {.client = client, .base = base, .rank = rank, .size = size, .began = loom_now_s(), .deadline = deadline};
     loom_status status = rank == 0 ? agree_as_rank_0(&a) : agree_as_other(&a);
 
-    if (status == LOOM_OK)
-        strcpy(generation, a.generation);
+    if (status != LOOM_OK)
+        return status;
+    strcpy(generation->name, a.generation);
+    generation->n_arrivals = a.n_arrivals;
+    return LOOM_OK;
+}
+
+loom_status loom_generation_check(loom_store_client *client, const char *base, const loom_generation *generation)
+{
+    int64_t n_arrivals;
+    loom_status status = add_arrivals(client, base, 0, &n_arrivals);
+
+    if (status == LOOM_OK && n_arrivals != generation->n_arrivals)
+        status = loom_fail(LOOM_E_PEER, "a rank was started anew while this attempt waited for it, so this attempt is over");
     return status;
 }
 

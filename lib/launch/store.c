@@ -16,12 +16,15 @@
 
 #define BIND_AGAIN_S 0.3 /* a predecessor that is about to end may still hold the port */
 #define GOODBYE_S 10.0
+#define WATCH_S 1.0 /* between looks at whether the generation is over */
 
 enum { BASE_BYTES = 160, PREFIX_BYTES = 256, MOST_NAMED = 16 };
 
 struct loom_store {
     int rank, size;
-    char prefix[PREFIX_BYTES]; /* "/loom/RUN_ID/g/GENERATION/": PyTorch shows keys without the first slash */
+    char base[BASE_BYTES];     /* "/loom/RUN_ID/": PyTorch shows keys without the first slash */
+    char prefix[PREFIX_BYTES]; /* base, "g/GENERATION/" */
+    loom_generation generation;
     loom_store_client *client; /* NULL in a world of one */
     loom_store_server *server; /* on a rank that serves */
     loom_store_table table;    /* of a world of one */
@@ -82,7 +85,7 @@ static void warn_others(const loom_store_target *target, const char *base, int s
 }
 
 /* Serves the store if that is up to us, and finds out its port if MASTER_PORT is 0. `port_file` is "" unless one was written. */
-static loom_status find_store(loom_store *store, const loom_launch *launch, const char *base, double deadline, loom_store_target *target,
+static loom_status find_store(loom_store *store, const loom_launch *launch, double deadline, loom_store_target *target,
                               char port_file[LOOM_PORT_FILE_BYTES])
 {
     loom_status status = LOOM_OK;
@@ -90,7 +93,7 @@ static loom_status find_store(loom_store *store, const loom_launch *launch, cons
     if (launch->rank == 0 && !launch->agent_store) {
         status = serve(store, launch, &target->port);
         if (status == LOOM_E_PEER)
-            warn_others(target, base, launch->size);
+            warn_others(target, store->base, launch->size);
         else if (status == LOOM_OK && launch->master_port == 0)
             status = loom_port_file_write(launch, target->port, port_file);
     } else if (launch->master_port == 0) {
@@ -102,15 +105,15 @@ static loom_status find_store(loom_store *store, const loom_launch *launch, cons
 static loom_status join(loom_store *store, const loom_launch *launch, double deadline)
 {
     loom_store_target target = {.host = launch->master_addr, .port = launch->master_port, .agent = launch->agent_store};
-    char base[BASE_BYTES], generation[LOOM_UID_HEX], port_file[LOOM_PORT_FILE_BYTES] = "";
+    char port_file[LOOM_PORT_FILE_BYTES] = "";
     loom_status status;
 
-    snprintf(base, sizeof base, "/loom/%s/", launch->run_id);
+    snprintf(store->base, sizeof store->base, "/loom/%s/", launch->run_id);
     LOOM_TRY(loom_setting_bool(LOOM_SETTING_STORE_PROBE_OLD, &target.probe_old));
-    LOOM_TRY(find_store(store, launch, base, deadline, &target, port_file));
+    LOOM_TRY(find_store(store, launch, deadline, &target, port_file));
     LOOM_TRY(loom_store_client_open(&target, deadline, &store->client));
-    LOOM_TRY(loom_generation_agree(store->client, base, store->rank, store->size, deadline, generation));
-    snprintf(store->prefix, sizeof store->prefix, "%sg/%s/", base, generation);
+    LOOM_TRY(loom_generation_agree(store->client, store->base, store->rank, store->size, deadline, &store->generation));
+    snprintf(store->prefix, sizeof store->prefix, "%sg/%s/", store->base, store->generation.name);
 
 fail:
     if (port_file[0])
@@ -219,6 +222,22 @@ static loom_status get_own(loom_store *store, loom_span key, void *value, size_t
     return LOOM_OK;
 }
 
+/* Waits in slices: whoever shall set the key may be dead, and started anew without a word to us. LOOM_PENDING at the deadline. */
+static loom_status wait_watching(loom_store *store, loom_span key, double deadline_s)
+{
+    double deadline = loom_now_s() + deadline_s;
+    loom_status status = LOOM_OK;
+
+    while (status == LOOM_OK) {
+        double slice = loom_now_s() + WATCH_S;
+        status = loom_store_client_wait(store->client, &key, 1, slice < deadline ? slice : deadline);
+        if (status != LOOM_PENDING || loom_now_s() >= deadline)
+            return status;
+        status = loom_generation_check(store->client, store->base, &store->generation);
+    }
+    return status;
+}
+
 /* LOOM_PENDING when nobody set the key before the deadline. */
 static loom_status wait_and_get(loom_store *store, const char *key, void *value, size_t capacity, size_t *bytes, double deadline_s)
 {
@@ -230,7 +249,7 @@ static loom_status wait_and_get(loom_store *store, const char *key, void *value,
     loom_span span = span_of(&full);
     if (!store->client)
         status = get_own(store, span, value, capacity, bytes);
-    else if ((status = loom_store_client_wait(store->client, &span, 1, loom_now_s() + deadline_s)) == LOOM_OK)
+    else if ((status = wait_watching(store, span, deadline_s)) == LOOM_OK)
         status = loom_store_client_get(store->client, span, value, capacity, bytes);
     loom_bytes_free(&full);
     return status;

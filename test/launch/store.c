@@ -421,6 +421,35 @@ static void the_end_of_the_server_ends_every_wait(void **state)
     }
 }
 
+static void *come_back(void *argument)
+{
+    usleep(500000);
+    return be_rank(argument);
+}
+
+/* Static rendezvous: the launcher of one node restarts its ranks and tells nobody. The ranks of the other node, which wait in the old generation, have
+ * to notice, or the new ones would wait for them as long. */
+static void a_rank_that_was_started_anew_ends_the_waits_of_its_old_peers(void **state)
+{
+    agent a = open_agent();
+    rank_thread old[3] = {rank_at(0, 3, a.port, true, wait_in_vain), rank_at(1, 3, a.port, true, wait_in_vain), rank_at(2, 3, a.port, true, NULL)};
+    rank_thread anew = rank_at(2, 3, a.port, true, NULL);
+
+    (void)state;
+    anew.deadline_s = 2;
+    assert_int_equal(pthread_create(&anew.thread, NULL, come_back, &anew), 0);
+    run_all(old, 3);
+    pthread_join(anew.thread, NULL);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(old[i].status, LOOM_E_PEER);
+        if (!strstr(old[i].message, "started anew"))
+            fail_msg("rank %d says: %s", i, old[i].message);
+        assert_true(old[i].took_s < 10);
+    }
+    assert_int_equal(old[2].status, LOOM_OK);
+    loom_store_server_close(a.server);
+}
+
 /* --- alone ----------------------------------------------------------------------------------------------------------------------- */
 
 static void a_world_of_one_needs_no_network(void **state)
@@ -543,6 +572,7 @@ int main(void)
         cmocka_unit_test(barriers_do_not_fill_the_store),
         cmocka_unit_test(the_serving_rank_waits_for_the_goodbyes),
         cmocka_unit_test(the_end_of_the_server_ends_every_wait),
+        cmocka_unit_test(a_rank_that_was_started_anew_ends_the_waits_of_its_old_peers),
         cmocka_unit_test(a_world_of_one_needs_no_network),
         cmocka_unit_test(case_e07_rank_0_is_not_on_the_master),
         cmocka_unit_test(case_e01_the_port_is_in_use),
