@@ -60,13 +60,19 @@ scenario() {
     "$@" >"$folder/$name.log" 2>&1 &
     local pid=$!
     while kill -0 $pid 2>/dev/null && ((SECONDS - began < LIMIT)); do sleep 0.1; done
-    if kill -0 $pid 2>/dev/null; then status=hang; else wait $pid; status=$?; fi
+    if kill -0 $pid 2>/dev/null; then
+        status=hang
+        for p in $(marked); do # who waits, in which attempt
+            echo "$p $(tr '\0' ' ' <"/proc/$p/cmdline" | cut -c1-60) $(tr '\0' '\n' <"/proc/$p/environ" | grep -E '^(RANK|TORCHELASTIC_RESTART_COUNT)=' | tr '\n' ' ')"
+        done >>"$folder/$name.log"
+        kill $(jobs -p) 2>/dev/null
+    else wait $pid; status=$?; fi
     for ((i = 0; i < 50; i++)); do left=$(marked); [ -z "$left" ] && break; sleep 0.1; done
     if [ "$status" = 0 ] && [ -z "$left" ]; then
         printf 'ok    %-28s %3d s\n' "$name" $((SECONDS - began))
     else
         printf 'FAIL  %-28s %3d s, status %s, left over: %s\n' "$name" $((SECONDS - began)) "$status" "${left:-nothing}"
-        tail -25 "$folder/$name.log" | sed 's/^/      | /'
+        grep -v "step  *[0-9]*/" "$folder/$name.log" | tail -40 | sed 's/^/      | /'
         for p in $left; do kill -9 "$p" 2>/dev/null; done
         failures=$((failures + 1))
     fi
