@@ -332,6 +332,7 @@ void loom_run_read(const loom_csv *csv, int row, const loom_override *overrides,
     run->gpu = text(&r, "gpu");
     run->framework = text(&r, "framework");
     run->model_name = text(&r, "model");
+    run->precision = text(&r, "precision");
     run->gpus = whole(&r, "gpus", 1);
     run->measured_s = number(&r, "step_time_s", NAN);
     run->measured_gib = number(&r, "mem_gib", NAN);

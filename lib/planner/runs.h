@@ -7,7 +7,7 @@
 #include "planner/overrides.h"
 
 typedef struct loom_run {
-    const char *id, *source, *gpu, *framework, *model_name;
+    const char *id, *source, *gpu, *framework, *model_name, *precision;
     loom_job job;
     loom_degrees degrees;
     int chunk_layers[LOOM_MAX_STAGES];

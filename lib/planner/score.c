@@ -13,8 +13,8 @@
 #include "planner/runs.h"
 
 typedef struct scored {
-    const char *id, *source, *gpu, *model, *framework;
-    int bits, gpus;
+    const char *id, *source, *gpu, *model, *framework, *precision;
+    int gpus;
     int64_t batch, seq;
     bool one_node;
     double predicted_s, low_s, high_s, measured_s;
@@ -59,7 +59,7 @@ static loom_status predict_row(const loom_csv *csv, int index, const loom_overri
     loom_step_cost cost;
 
     loom_run_read(csv, index, overrides, n_overrides, run);
-    *row = (scored){.id = run->id, .source = run->source, .gpu = run->gpu, .model = run->model_name, .framework = run->framework, .bits = run->job.bits, .gpus = run->gpus, .batch = run->job.global_batch, .seq = run->job.seq,
+    *row = (scored){.id = run->id, .source = run->source, .gpu = run->gpu, .model = run->model_name, .framework = run->framework, .precision = run->precision, .gpus = run->gpus, .batch = run->job.global_batch, .seq = run->job.seq,
                     .one_node = run->gpus <= run->job.machine.node, .predicted_s = NAN, .low_s = NAN, .high_s = NAN, .measured_s = run->measured_s, .predicted_gib = NAN,
                     .measured_gib = run->measured_gib, .one_step_s = NAN};
     memcpy(row->skipped, run->skipped, sizeof row->skipped);
@@ -83,7 +83,7 @@ static loom_status predict_row(const loom_csv *csv, int index, const loom_overri
 
 static bool same_kind(const scored *a, const scored *b)
 {
-    return a->bits == b->bits && strcmp(a->source, b->source) == 0 && strcmp(a->gpu, b->gpu) == 0 && strcmp(a->model, b->model) == 0;
+    return strcmp(a->precision, b->precision) == 0 && strcmp(a->source, b->source) == 0 && strcmp(a->gpu, b->gpu) == 0 && strcmp(a->model, b->model) == 0;
 }
 
 static double calibrated(const scored *row, const scored *by)
