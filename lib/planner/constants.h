@@ -131,6 +131,8 @@ typedef struct loom_framework {
 /* The kind (framework) one of whose names is the longest prefix of `name` once both lose case and punctuation; NULL: none. */
 const loom_device_kind *loom_device_kind_find(const char *name);
 const loom_framework *loom_framework_find(const char *name);
+int loom_device_kind_count(void);
+const loom_device_kind *loom_device_kind_at(int index);
 int loom_framework_count(void);
 const loom_framework *loom_framework_at(int index);
 

@@ -41,6 +41,16 @@ static size_t best_cover(const char *const *names, const char *text)
     return best;
 }
 
+int loom_device_kind_count(void)
+{
+    return KINDS;
+}
+
+const loom_device_kind *loom_device_kind_at(int index)
+{
+    return kinds[index];
+}
+
 const loom_device_kind *loom_device_kind_find(const char *name)
 {
     const loom_device_kind *found = NULL;

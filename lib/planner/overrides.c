@@ -8,9 +8,28 @@
 
 #include "core/number.h"
 
-static bool owner_known(const char *owner)
+/* The names of a kind are written with their memory size; "h100" means all of them that it begins. */
+bool loom_override_owns(const loom_override *override, const char *const *names)
 {
-    return strcasecmp(owner, "all") == 0 || loom_device_kind_find(owner) || loom_framework_find(owner);
+    size_t length = strlen(override->owner);
+
+    if (strcasecmp(override->owner, "all") == 0)
+        return true;
+    for (int i = 0; names && i < 8 && names[i]; i++)
+        if (strncasecmp(override->owner, names[i], length) == 0 && (names[i][length] == '\0' || names[i][length] == '-'))
+            return true;
+    return false;
+}
+
+static bool owner_known(const loom_override *override)
+{
+    for (int i = 0; i < loom_device_kind_count(); i++)
+        if (loom_override_owns(override, loom_device_kind_at(i)->names))
+            return true;
+    for (int i = 0; i < loom_framework_count(); i++)
+        if (loom_override_owns(override, loom_framework_at(i)->names))
+            return true;
+    return false;
 }
 
 static loom_status read_one(const char *text, loom_override *o)
@@ -24,7 +43,7 @@ static loom_status read_one(const char *text, loom_override *o)
     snprintf(name, sizeof name, "%.*s", (int)(equals - dot - 1), dot + 1);
     o->device = loom_device_constant_find(name);
     o->software = loom_software_constant_find(name);
-    if (!owner_known(o->owner))
+    if (!owner_known(o))
         return loom_fail(LOOM_E_INVALID, "--set %s: no device kind or framework is called %s", text, o->owner);
     if (o->device < 0 && o->software < 0)
         return loom_fail(LOOM_E_INVALID, "--set %s: no constant is called %s", text, name);
@@ -55,17 +74,4 @@ loom_status loom_overrides_read(const char *const *set, loom_override **override
     *overrides = all;
     *count = n;
     return LOOM_OK;
-}
-
-/* The names of a kind are written with their memory size; "h100" means all of them that it begins. */
-bool loom_override_owns(const loom_override *override, const char *const *names)
-{
-    size_t length = strlen(override->owner);
-
-    if (strcasecmp(override->owner, "all") == 0)
-        return true;
-    for (int i = 0; names && i < 8 && names[i]; i++)
-        if (strncasecmp(override->owner, names[i], length) == 0 && (names[i][length] == '\0' || names[i][length] == '-'))
-            return true;
-    return false;
 }

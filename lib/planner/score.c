@@ -293,6 +293,7 @@ static void tell_json_row(loom_text *out, const scored *r)
     add_field(out, "one_step_calibrated_s", r->one_step_s, ",");
     add_field(out, "predicted_mem_gib", r->predicted_gib, ",");
     add_field(out, "measured_mem_gib", r->measured_gib, ",");
+    loom_text_add(out, "\"predicted_fits\":%s,", r->skipped[0] ? "null" : r->fits ? "true" : "false");
     loom_text_add(out, "\"skipped\":");
     loom_text_add_json(out, r->skipped[0] ? r->skipped : NULL);
     loom_text_add(out, "}");

@@ -1,0 +1,393 @@
+/* Reported cases that concern the planner (classes C and H): what a plan must offer, must refuse, and must show. */
+#include "check.h"
+
+#include <math.h>
+
+#include <rankloom/planner.h>
+
+#include "planner/cost.h"
+
+typedef struct room {
+    loom_model model;
+    loom_topology *topology;
+    loom_plan_request request;
+    loom_plan *plan;
+} room;
+
+static void open_room(room *r, const char *model, const char *cluster)
+{
+    char path[256];
+
+    memset(r, 0, sizeof *r);
+    snprintf(path, sizeof path, "cases/models/%s.yaml", model);
+    assert_ok(loom_model_load(test_data(path), &r->model, &r->request.train));
+    snprintf(path, sizeof path, "clusters/%s.yaml", cluster);
+    assert_ok(loom_topology_load(test_data(path), &r->topology));
+    r->request.model = &r->model;
+    r->request.topology = r->topology;
+    r->request.train.micro_batch = 0;
+}
+
+static void search(room *r)
+{
+    loom_plan_free(r->plan);
+    r->plan = NULL;
+    assert_ok(loom_plan_search(&r->request, &r->plan));
+}
+
+static void close_room(room *r)
+{
+    loom_plan_free(r->plan);
+    loom_topology_free(r->topology);
+}
+
+static loom_prediction predict(room *r, const char *text)
+{
+    static loom_layout layout;
+    static loom_prediction prediction;
+
+    assert_ok(loom_plan_layout(&r->request, text, &layout));
+    assert_ok(loom_plan_predict(&r->request, &layout, &prediction));
+    return prediction;
+}
+
+static void c01_tp_that_does_not_divide_the_heads_is_never_planned_and_refused_when_asked(void **state)
+{
+    room r;
+    loom_layout layout;
+
+    open_room(&r, "dense-28h", "h100-1x8");
+    r.request.keep = 31;
+    search(&r);
+    assert_true(r.plan->n_best > 0);
+    for (int i = 0; i < r.plan->n_best; i++) {
+        int tp = r.plan->best[i].layout.tp;
+        assert_true(tp == 1 || tp == 2 || tp == 4);
+    }
+    assert_refused(loom_plan_layout(&r.request, "tp=8", &layout), LOOM_E_INVALID, "tp=8", "28 heads", "1, 2 and 4");
+    char *text;
+    assert_ok(loom_plan_explain(&r.request, "tp=8", &text));
+    assert_non_null(strstr(text, "28 heads"));
+    loom_text_free(text);
+    close_room(&r);
+}
+
+static void c02_copies_of_kv_heads_count_as_memory(void **state)
+{
+    room r;
+
+    open_room(&r, "dense-2kv", "h100-1x8");
+    double whole = predict(&r, "tp=2,dp=4").memory[0].parameters * 2, copied = predict(&r, "tp=4,dp=2").memory[0].parameters * 4;
+    /* norms and the final norm are whole on every rank; so are 2 of the 4 copies of the two kv heads */
+    double norms = (2.0 * r.model.layers + 1) * r.model.hidden * 2;
+    assert_true(fabs(copied - whole - norms - 2097152.0 * r.model.layers) < 1);
+    close_room(&r);
+}
+
+static void c04_layers_that_pp_does_not_divide_are_split_unevenly_and_none_is_lost(void **state)
+{
+    static const char *const fixes[] = {"pp=4", "pp=8", "pp=16"};
+    room r;
+
+    for (int i = 0; i < 3; i++) {
+        const char *fix[] = {fixes[i], "vpp=1", NULL};
+        open_room(&r, "dense-61l", "h100-2x8");
+        r.request.fix = fix;
+        search(&r);
+        if (r.plan->n_best) {
+            int64_t sum = 0;
+            const loom_layout *l = &r.plan->best[0].layout;
+            for (int c = 0; c < l->n_chunks; c++)
+                sum += l->chunk_layers[c];
+            assert_int_equal(sum, 61);
+            assert_int_equal(l->n_chunks, l->pp);
+        }
+        close_room(&r);
+    }
+}
+
+static void c15_every_stage_is_shown_and_the_heaviest_decides(void **state)
+{
+    room r;
+    loom_layout layout;
+    static loom_prediction p;
+    static const double parameters[] = {129664, 131328, 131328, 261056};
+    static const int64_t layers[] = {1, 2, 2, 3};
+
+    open_room(&r, "tiny-8l", "h100-1x8");
+    r.request.max_gpus = 4;
+    assert_ok(loom_plan_layout(&r.request, "pp=4,dp=1", &layout));
+    memcpy(layout.chunk_layers, layers, sizeof layers);
+    assert_ok(loom_plan_predict(&r.request, &layout, &p));
+    for (int stage = 0; stage < 4; stage++)
+        assert_true(p.memory[stage].parameters == parameters[stage]);
+    assert_int_equal(p.fullest, 3);
+    double state_bytes = p.memory[3].part[LOOM_MEMORY_WEIGHTS] + p.memory[3].part[LOOM_MEMORY_GRADIENTS] + p.memory[3].part[LOOM_MEMORY_OPTIMIZER];
+    assert_true(state_bytes == 4699008);
+    close_room(&r);
+}
+
+static double logits_gib(room *r, const char *layout)
+{
+    loom_prediction p = predict(r, layout);
+    const loom_stage_memory *last = &p.memory[p.stages - 1];
+
+    assert_true(last->part[LOOM_MEMORY_LOSS] > 0); /* the softmax's working set is a line of its own */
+    return last->part[LOOM_MEMORY_LOGITS] / 0x1p30;
+}
+
+static void c16_logits_of_the_last_stage_are_a_line_of_their_own(void **state)
+{
+    room r;
+
+    open_room(&r, "dense-152k", "h100-1x8");
+    assert_true(fabs(logits_gib(&r, "tp=1,dp=8") - 4.6367) < 1e-4); /* 4 bytes each: 16-bit logits and their gradient, or fp32 ones */
+    assert_true(fabs(logits_gib(&r, "tp=4,dp=2") - 1.1592) < 1e-4);
+    close_room(&r);
+}
+
+static void c19_activations_in_flight_differ_by_stage_and_schedule(void **state)
+{
+    static const int m8[] = {4, 3, 2, 1}, m2[] = {2, 2, 2, 1};
+    loom_degrees g = {.pp = 4, .vpp = 1, .pipeline = LOOM_PIPE_1F1B};
+
+    for (int stage = 0; stage < 4; stage++) {
+        assert_true(loom_in_flight(&g, stage, 8) == m8[stage]);
+        assert_true(loom_in_flight(&g, stage, 2) == m2[stage]);
+    }
+    g.pipeline = LOOM_PIPE_GPIPE;
+    for (int stage = 0; stage < 4; stage++)
+        assert_true(loom_in_flight(&g, stage, 8) == 8);
+}
+
+static void c21_three_cards_are_used_or_the_plan_says_in_numbers_why_not(void **state)
+{
+    room r;
+    loom_layout layout;
+
+    open_room(&r, "dense-8b", "single-3x24g");
+    r.request.train.global_batch = 255;
+    search(&r);
+    assert_int_equal(r.plan->n_best, 0); /* 18 bytes a parameter are 144.5 GB, the cards have 72 */
+    assert_non_null(strstr(r.plan->hopeless, "GiB"));
+    assert_non_null(strstr(r.plan->hopeless, "no layout fits"));
+    assert_refused(loom_plan_layout(&r.request, "tp=3", &layout), LOOM_E_INVALID, "tp=3", "32 heads");
+    assert_ok(loom_plan_layout(&r.request, "pp=3", &layout));
+    assert_int_equal(layout.chunk_layers[0], 11);
+    assert_int_equal(layout.chunk_layers[2], 10);
+    close_room(&r);
+}
+
+static void c22_six_cards_and_forty_heads(void **state)
+{
+    room r;
+    loom_layout layout;
+
+    open_room(&r, "dense-40h", "a100-1x6");
+    r.request.train.global_batch = 240;
+    r.request.keep = 31;
+    search(&r);
+    for (int i = 0; i < r.plan->n_best; i++)
+        assert_true(r.plan->best[i].layout.tp <= 2);
+    r.request.train.global_batch = 256;
+    assert_refused(loom_plan_layout(&r.request, "tp=2,dp=3", &layout), LOOM_E_INVALID, "255 and 258");
+    close_room(&r);
+}
+
+static void c24_on_uneven_nodes_a_tensor_parallel_pair_stays_inside_a_node(void **state)
+{
+    const char *fix[] = {"tp=2", NULL};
+    room r;
+
+    open_room(&r, "dense-20l", "uneven-2-3-3");
+    r.request.train.global_batch = 240;
+    r.request.memory_margin = 0.05;
+    r.request.fix = fix;
+    search(&r);
+    if (r.plan->n_best) {
+        const loom_layout *l = &r.plan->best[0].layout;
+        assert_int_equal(loom_layout_world(l), 6); /* nodes of 2, 3, 3 hold three pairs */
+    } else {
+        assert_non_null(strstr(r.plan->hopeless, "GiB"));
+    }
+    close_room(&r);
+}
+
+static void c26_expert_groups_may_be_as_large_as_the_nvlink_domain(void **state)
+{
+    room r;
+    const char *fix[] = {"ep=64", NULL};
+
+    open_room(&r, "moe-128e", "nvl72-1rack");
+    r.request.fix = fix;
+    search(&r);
+    assert_true(r.plan->n_best > 0);
+    assert_int_equal(loom_layout_world(&r.plan->best[0].layout), 64); /* 64 of 72 */
+    char *text;
+    assert_ok(loom_plan_describe(&r.request, r.plan, LOOM_PLAN_AS_TEXT, &text));
+    loom_text_free(text);
+    close_room(&r);
+}
+
+static void c31_neighbouring_ranks_make_tensor_parallelism_cheap(void **state)
+{
+    room r;
+    loom_layout layout;
+    static loom_prediction near, far;
+    static const loom_axis strided[4] = {LOOM_AXIS_DP, LOOM_AXIS_TP, LOOM_AXIS_CP, LOOM_AXIS_PP};
+
+    open_room(&r, "dense-8b", "h100-2x8");
+    assert_ok(loom_plan_layout(&r.request, "tp=8,dp=2", &layout));
+    assert_ok(loom_plan_predict(&r.request, &layout, &near));
+    memcpy(layout.order, strided, sizeof layout.order);
+    assert_ok(loom_plan_predict(&r.request, &layout, &far));
+    assert_true(far.part_s[LOOM_TIME_TP] > 1.5 * near.part_s[LOOM_TIME_TP]);
+
+    char *map;
+    assert_ok(loom_plan_layout(&r.request, "tp=8,dp=2", &layout));
+    assert_ok(loom_plan_map(&r.request, &layout, &map));
+    assert_non_null(strstr(map, "tp groups of 8:\n  0-7"));
+    assert_non_null(strstr(map, "  0, 8"));
+    loom_text_free(map);
+    close_room(&r);
+}
+
+static void h01_experts_are_exchanged_inside_the_node_when_the_network_is_slow(void **state)
+{
+    room r;
+
+    open_room(&r, "moe-24l", "a100-4x4");
+    double across = predict(&r, "ep=16,dp=16").part_s[LOOM_TIME_EP], inside = predict(&r, "ep=4,dp=16").part_s[LOOM_TIME_EP];
+    assert_true(across > 5 * inside);
+    close_room(&r);
+}
+
+static double idle_of(int pp, int vpp, int64_t m)
+{
+    double f[8], b[8], w[8];
+
+    for (int i = 0; i < pp; i++)
+        f[i] = 1, b[i] = 2, w[i] = 1;
+    loom_pipe pipe = {pp, vpp, m, vpp > 1 ? LOOM_PIPE_INTERLEAVED : LOOM_PIPE_1F1B, f, b, w, 0};
+    return 1 - 3.0 * m / loom_pipe_seconds(&pipe);
+}
+
+static void h02_idle_shares_and_the_fewest_micro_batches_for_a_tenth(void **state)
+{
+    int64_t m;
+
+    assert_true(fabs(idle_of(2, 1, 1) - 0.5) < 1e-9);
+    assert_true(fabs(idle_of(4, 1, 8) - 0.2727) < 1e-4);
+    assert_true(fabs(idle_of(4, 2, 8) - 0.1579) < 1e-4);
+    assert_true(fabs(idle_of(8, 1, 64) - 0.0986) < 1e-4);
+    for (m = 1; idle_of(4, 1, m) > 0.1 + 1e-12; m++)
+        ;
+    assert_int_equal(m, 27);
+    for (m = 1; idle_of(8, 1, m) > 0.1 + 1e-12; m++)
+        ;
+    assert_int_equal(m, 63);
+}
+
+static void h07_tensor_parallelism_stays_off_slow_links(void **state)
+{
+    room r;
+
+    open_room(&r, "dense-8b", "h100-2x8");
+    search(&r);
+    const loom_layout *l = &r.plan->best[0].layout;
+    if (l->tp > 1) {
+        int stride = 1;
+        for (int i = 0; i < 4 && l->order[i] != LOOM_AXIS_TP; i++)
+            stride *= loom_layout_degree(l, l->order[i]);
+        assert_true(loom_topology_axis(r.topology, l->tp, stride).domains == 1);
+    }
+    /* and asked for over the network, it is told that it crosses, and costs several times as much */
+    double inside = predict(&r, "tp=8,dp=2").part_s[LOOM_TIME_TP], across = predict(&r, "tp=16,dp=1").part_s[LOOM_TIME_TP];
+    assert_true(across > 2 * inside);
+    close_room(&r);
+}
+
+static void a_measured_step_moves_predictions_and_narrows_them(void **state)
+{
+    room r;
+
+    open_room(&r, "dense-8b", "h100-1x8");
+    loom_prediction before = predict(&r, "tp=2,dp=4,zero=1");
+    loom_measured_step measured = {"tp=2,dp=4,zero=1", 1.2 * before.step_s};
+    r.request.measured = &measured;
+    r.request.n_measured = 1;
+    loom_prediction after = predict(&r, "tp=2,dp=4,zero=1");
+    assert_true(fabs(after.step_s / before.step_s - 1.2) < 0.01);
+    assert_true(after.high_s / after.low_s < before.high_s / before.low_s);
+    close_room(&r);
+}
+
+static void parts_of_a_step_sum_to_the_step_and_json_is_whole(void **state)
+{
+    room r;
+    char *text;
+    loom_config *config;
+
+    open_room(&r, "moe-128e", "h100-2x8");
+    search(&r);
+    for (int i = 0; i < r.plan->n_best; i++) {
+        double sum = 0;
+        for (int part = 0; part < LOOM_TIME_PARTS; part++)
+            sum += r.plan->best[i].part_s[part];
+        assert_true(fabs(sum / r.plan->best[i].step_s - 1) < 1e-9);
+        assert_true(r.plan->best[i].fits);
+    }
+    assert_ok(loom_plan_describe(&r.request, r.plan, LOOM_PLAN_AS_JSON, &text));
+    assert_ok(loom_config_parse("plan.json", text, strlen(text), &config));
+    const loom_node *layouts = loom_node_get(loom_config_root(config), "layouts");
+    assert_int_equal(loom_node_count(layouts), r.plan->n_best);
+    assert_non_null(loom_node_get(loom_node_at(layouts, 0), "memory_gib_per_stage"));
+    loom_config_free(config);
+    loom_text_free(text);
+    close_room(&r);
+}
+
+static void conditions_are_kept_and_nonsense_is_refused(void **state)
+{
+    room r;
+    const char *fix[] = {"tp=2", "zero=1", NULL}, *exclude[] = {"cp>1", "schedule=gpipe", NULL}, *wrong[] = {"tq=2", NULL};
+
+    open_room(&r, "dense-8b", "h100-2x8");
+    r.request.fix = fix;
+    r.request.exclude = exclude;
+    r.request.keep = 31;
+    search(&r);
+    assert_true(r.plan->n_best > 0);
+    for (int i = 0; i < r.plan->n_best; i++) {
+        const loom_layout *l = &r.plan->best[i].layout;
+        assert_true(l->tp == 2 && l->cp == 1 && (l->zero == 1 || l->dp == 1) && l->schedule != LOOM_SCHEDULE_GPIPE);
+    }
+    r.request.fix = wrong;
+    loom_plan *none = NULL;
+    assert_refused(loom_plan_search(&r.request, &none), LOOM_E_INVALID, "tq=2", "expected tp");
+    close_room(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(c01_tp_that_does_not_divide_the_heads_is_never_planned_and_refused_when_asked),
+        cmocka_unit_test(c02_copies_of_kv_heads_count_as_memory),
+        cmocka_unit_test(c04_layers_that_pp_does_not_divide_are_split_unevenly_and_none_is_lost),
+        cmocka_unit_test(c15_every_stage_is_shown_and_the_heaviest_decides),
+        cmocka_unit_test(c16_logits_of_the_last_stage_are_a_line_of_their_own),
+        cmocka_unit_test(c19_activations_in_flight_differ_by_stage_and_schedule),
+        cmocka_unit_test(c21_three_cards_are_used_or_the_plan_says_in_numbers_why_not),
+        cmocka_unit_test(c22_six_cards_and_forty_heads),
+        cmocka_unit_test(c24_on_uneven_nodes_a_tensor_parallel_pair_stays_inside_a_node),
+        cmocka_unit_test(c26_expert_groups_may_be_as_large_as_the_nvlink_domain),
+        cmocka_unit_test(c31_neighbouring_ranks_make_tensor_parallelism_cheap),
+        cmocka_unit_test(h01_experts_are_exchanged_inside_the_node_when_the_network_is_slow),
+        cmocka_unit_test(h02_idle_shares_and_the_fewest_micro_batches_for_a_tenth),
+        cmocka_unit_test(h07_tensor_parallelism_stays_off_slow_links),
+        cmocka_unit_test(a_measured_step_moves_predictions_and_narrows_them),
+        cmocka_unit_test(parts_of_a_step_sum_to_the_step_and_json_is_whole),
+        cmocka_unit_test(conditions_are_kept_and_nonsense_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
