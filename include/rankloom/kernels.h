@@ -135,7 +135,7 @@ typedef struct loom_rope_args {
     int64_t tokens, heads, head_dim;
     int64_t y_token, x_token; /* elements from one token to the next; 0: heads * head_dim */
     int64_t y_head, x_head;   /* from one head to the next; 0: head_dim */
-    int64_t positions;        /* rows of the table: a row beyond it is LOOM_E_INVALID */
+    int64_t positions;        /* rows of the table; one beyond it is LOOM_E_INVALID */
     int64_t start, seq;       /* seq 0: tokens */
     const int32_t *rows_T;
     bool inverse;
@@ -285,7 +285,8 @@ typedef struct loom_position_backward_args {
  *   all_reduce(max, a copy of the local max) ; xent_rebase: sum *= exp(local max - global max) ; all_reduce(sum, sums and targets)
  *   xent_gradient  loss, and the gradient in place of the logits
  * Whole: xent does it all in one pass. Columns from `cols` to the stride are padding: never read; their gradient is 0.
- * A target of -100 takes no part: loss and gradient 0. Any other target must be in the global vocabulary; the caller checks its data. */
+ * A target of -100 takes no part: loss and gradient 0. Any other is an id of the whole vocabulary: the caller checks its data (xent gives a NaN loss,
+ * the split form cannot see it). */
 enum { LOOM_IGNORE_INDEX = -100 };
 
 typedef struct loom_xent_local_args {

@@ -45,6 +45,14 @@ loom_status loom_cpu_gemm_bias(loom_cpu *cpu, const loom_gemm_args *a)
     return status;
 }
 
+loom_status loom_cpu_check_rows(const char *operation, const int32_t *rows, int64_t count, int64_t table_rows)
+{
+    for (int64_t i = 0; rows && i < count; i++)
+        if (rows[i] < 0 || rows[i] >= table_rows)
+            return loom_fail(LOOM_E_INVALID, "%s: token %lld wants row %d of a table of %lld", operation, (long long)i, rows[i], (long long)table_rows);
+    return LOOM_OK;
+}
+
 loom_status loom_cpu_workspace(loom_cpu *cpu, size_t bytes, void **workspace)
 {
     if (bytes > cpu->workspace_bytes) {

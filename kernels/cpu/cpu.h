@@ -43,6 +43,9 @@ void loom_cpu_close(loom_kernels *kernels);
 /* Scratch memory for one operation, aligned to 64, contents unknown. The next call takes it back. */
 loom_status loom_cpu_workspace(loom_cpu *cpu, size_t bytes, void **workspace);
 
+/* LOOM_E_INVALID if one of rows[count] is not a row of a table of `table_rows`. rows may be NULL: nothing to check. */
+loom_status loom_cpu_check_rows(const char *operation, const int32_t *rows, int64_t count, int64_t table_rows);
+
 /* bias added to the rows of a product that a library made without it. */
 loom_status loom_cpu_gemm_bias(loom_cpu *cpu, const loom_gemm_args *a);
 

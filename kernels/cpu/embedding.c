@@ -63,6 +63,10 @@ static void position_tokens(const void *context, int64_t from, int64_t to)
 
 loom_status ISA(position)(loom_cpu *cpu, const loom_position_args *a)
 {
+    loom_status status = loom_cpu_check_rows("position", a->rows_T, a->tokens, a->positions);
+
+    if (status < 0)
+        return status;
     loom_parallel_spans(cpu->threads, a->tokens, row_grain(a->hidden), position_tokens, a);
     return LOOM_OK;
 }
@@ -81,6 +85,10 @@ static void position_backward_columns(const void *context, int64_t from, int64_t
 
 loom_status ISA(position_backward)(loom_cpu *cpu, const loom_position_backward_args *a)
 {
+    loom_status status = loom_cpu_check_rows("position_backward", a->rows_T, a->tokens, a->positions);
+
+    if (status < 0)
+        return status;
     loom_parallel_spans(cpu->threads, a->hidden, 64, position_backward_columns, a);
     return LOOM_OK;
 }

@@ -49,6 +49,10 @@ static void rope_tokens(const void *context, int64_t from, int64_t to)
 
 loom_status ISA(rope)(loom_cpu *cpu, const loom_rope_args *a)
 {
+    loom_status status = loom_cpu_check_rows("rope", a->rows_T, a->tokens, a->positions);
+
+    if (status < 0)
+        return status;
     loom_parallel_spans(cpu->threads, a->tokens, row_grain(a->heads * a->head_dim), rope_tokens, a);
     return LOOM_OK;
 }

@@ -163,6 +163,10 @@ static void positions_are_added_and_their_gradients_too(void **state)
     assert_refused(makers->kernels->position(makers->kernels, &(loom_position_args){.y_TD = x, .table_PD = table, .tokens = 8, .hidden = D, .positions = 9, .start = 3},
                                              makers->stream),
                    LOOM_E_INVALID, "3 to 10", "table of 9");
+    assert_refused(makers->kernels->position(makers->kernels, &(loom_position_args){.y_TD = x, .table_PD = table, .rows_T = (const int32_t[]){0, 9}, .tokens = 2,
+                                                                                     .hidden = D, .positions = 9},
+                                             makers->stream),
+                   LOOM_E_INVALID, "token 1", "row 9", "table of 9");
     free_floats(table);
     free_floats(x);
     free_floats(dtable);
@@ -353,6 +357,23 @@ static void a_nan_logit_shows_in_the_loss(void **state)
     }
 }
 
+static void a_target_outside_the_vocabulary_shows_in_the_loss(void **state)
+{
+    enum { T = 2, V = 10 };
+    const int32_t targets[T] = {3, V};
+
+    (void)state;
+    FOR_EACH_MAKER(m)
+    {
+        float *x = random_floats(T * V, 1, 1), loss[T];
+
+        CALL(m, xent, &(loom_xent_args){.loss_T = loss, .logits_TV = x, .targets_T = targets, .tokens = T, .cols = V});
+        assert_false(isnan(loss[0]));
+        assert_true(isnan(loss[1]));
+        free_floats(x);
+    }
+}
+
 static void argmax_takes_the_first_of_equals(void **state)
 {
     enum { T = 4, LD = 60 };
@@ -430,6 +451,7 @@ int main(void)
         cmocka_unit_test(cross_entropy_is_right_whole_and_split),
         cmocka_unit_test(cross_entropy_meets_the_fixtures),
         cmocka_unit_test(a_nan_logit_shows_in_the_loss),
+        cmocka_unit_test(a_target_outside_the_vocabulary_shows_in_the_loss),
         cmocka_unit_test(argmax_takes_the_first_of_equals),
         cmocka_unit_test(a_dry_device_checks_and_does_nothing),
         cmocka_unit_test(what_is_not_here_is_refused_by_name),
