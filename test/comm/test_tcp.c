@@ -67,6 +67,7 @@ static void strangers_are_shut_out(void **state)
     half_world halves[2] = {0};
     pthread_t threads[2];
     int strangers[3];
+    static const char noise[40] = "GET / HTTP/1.1\r\nHost: somebody\r\n\r\n\r\n\r\n";
     char byte;
 
     (void)state;
@@ -76,7 +77,7 @@ static void strangers_are_shut_out(void **state)
         assert_int_equal(loom_tcp_present(&halves[r].world, "127.0.0.1", cards[r]), LOOM_OK);
         open_links(&halves[r]);
     }
-    strangers[0] = connect_as_stranger(halves[0].world.states[LOOM_TCP], "GET / HTTP/1.1\r\nHost: somebody\r\n\r\n\r\n\r\n", 40);
+    strangers[0] = connect_as_stranger(halves[0].world.states[LOOM_TCP], noise, sizeof noise);
     strangers[1] = connect_as_stranger(halves[0].world.states[LOOM_TCP], &forged, sizeof forged);
     strangers[2] = connect_as_stranger(halves[0].world.states[LOOM_TCP], "", 0);
     for (int r = 0; r < 2; r++)
