@@ -278,6 +278,23 @@ static void a_key_that_was_set_and_deleted_counts_as_seen(void **state)
     loom_store_service_free(&service);
 }
 
+static void a_key_that_is_waited_for_twice_is_enough_once(void **state)
+{
+    loom_store_service service = {0};
+    loom_store_session *waiting = greet(&service), *other = greet(&service);
+    loom_bytes wait = {0};
+
+    (void)state;
+    loom_bytes_append_u8(&wait, LOOM_OP_WAIT);
+    loom_bytes_append_u64(&wait, 3);
+    for (int i = 0; i < 3; i++)
+        loom_bytes_append_string(&wait, loom_span_of_text("/a"));
+    send_request(waiting, wait);
+    send_request(other, with_value(request(LOOM_OP_SET, "/a"), "x"));
+    assert_int_equal(loom_store_session_replies(waiting)->size, 1);
+    loom_store_service_free(&service);
+}
+
 static void two_waits_on_one_connection_get_one_reply(void **state)
 {
     loom_store_service service = {0};
@@ -417,10 +434,10 @@ static void lengths_beyond_the_limits_end_the_connection_at_once(void **state)
     }
 }
 
-/* 60,000 keys byte by byte: quadratic work would take hours, not the test's time limit. */
+/* As many keys as a request may have, byte by byte: quadratic work would take minutes, not the test's time limit. */
 static void input_byte_by_byte_costs_no_more_than_in_one_piece(void **state)
 {
-    enum { KEYS = 60000 };
+    enum { KEYS = LOOM_STORE_KEYS };
     loom_store_service service = {0};
     loom_store_session *session = greet(&service);
     loom_bytes message = {0};
@@ -462,6 +479,7 @@ int main(void)
         cmocka_unit_test(treats_odd_requests_as_2_15_does),
         cmocka_unit_test(treats_odd_requests_as_the_other_servers_do_where_those_agree),
         cmocka_unit_test(a_key_that_was_set_and_deleted_counts_as_seen),
+        cmocka_unit_test(a_key_that_is_waited_for_twice_is_enough_once),
         cmocka_unit_test(two_waits_on_one_connection_get_one_reply),
         cmocka_unit_test(a_cancel_behind_the_key_gets_both_replies),
         cmocka_unit_test(a_waiter_that_hangs_up_harms_nobody),

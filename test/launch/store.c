@@ -185,6 +185,13 @@ static void the_agreement_leaves_no_hello_behind(void **state)
     loom_store_server_close(a.server);
 }
 
+static void await(loom_store_client *client, const char *key)
+{
+    const loom_span span = loom_span_of_text(key);
+
+    assert_ok(loom_store_client_wait(client, &span, 1, loom_now_s() + 20));
+}
+
 static void a_stale_hello_of_a_dead_process_is_overcome(void **state)
 {
     agent a = open_agent();
@@ -196,7 +203,10 @@ static void a_stale_hello_of_a_dead_process_is_overcome(void **state)
     put(client, "/loom/test/hello/3/2", "short"); /* and one that is no hello at all */
     for (int i = 0; i < 3; i++)
         ranks[i] = rank_at(i, 3, a.port, true, pass_on);
-    run_all(ranks, 3);
+    assert_int_equal(pthread_create(&ranks[0].thread, NULL, be_rank, &ranks[0]), 0);
+    await(client, "/loom/test/welcome/0123456789abcdef0123456789abcdef"); /* rank 0 fell for it */
+    run_all(ranks + 1, 2);
+    pthread_join(ranks[0].thread, NULL);
     expect_all_well(ranks, 3);
     loom_store_client_close(client);
     loom_store_server_close(a.server);
@@ -215,14 +225,13 @@ static void a_successor_of_rank_0_is_followed(void **state)
     agent a = open_agent();
     loom_store_client *client = connect_to(&a);
     rank_thread other = rank_at(1, 2, a.port, true, pass_on), successor = rank_at(0, 2, a.port, true, pass_on);
-    const loom_span hello = loom_span_of_text("/loom/test/hello/2/1");
     char uid[33] = "", key[128];
     size_t bytes;
 
     (void)state;
     assert_int_equal(pthread_create(&other.thread, NULL, be_rank, &other), 0);
-    assert_ok(loom_store_client_wait(client, &hello, 1, loom_now_s() + 20));
-    assert_ok(loom_store_client_get(client, hello, uid, 32, &bytes));
+    await(client, "/loom/test/hello/2/1");
+    assert_ok(loom_store_client_get(client, loom_span_of_text("/loom/test/hello/2/1"), uid, 32, &bytes));
     snprintf(key, sizeof key, "/loom/test/welcome/%s", uid);
     put(client, key, "1 deadbeefdeadbeefdeadbeefdeadbeef"); /* welcomed, and then silence */
     assert_int_equal(pthread_create(&successor.thread, NULL, agree_late, &successor), 0);
@@ -239,19 +248,42 @@ static void another_version_of_the_agreement_is_refused(void **state)
     agent a = open_agent();
     loom_store_client *client = connect_to(&a);
     rank_thread other = rank_at(1, 2, a.port, true, NULL);
-    const loom_span hello = loom_span_of_text("/loom/test/hello/2/1");
     char uid[33] = "", key[128];
     size_t bytes;
 
     (void)state;
     assert_int_equal(pthread_create(&other.thread, NULL, be_rank, &other), 0);
-    assert_ok(loom_store_client_wait(client, &hello, 1, loom_now_s() + 20));
-    assert_ok(loom_store_client_get(client, hello, uid, 32, &bytes));
+    await(client, "/loom/test/hello/2/1");
+    assert_ok(loom_store_client_get(client, loom_span_of_text("/loom/test/hello/2/1"), uid, 32, &bytes));
     snprintf(key, sizeof key, "/loom/test/welcome/%s", uid);
     put(client, key, "99 deadbeefdeadbeefdeadbeefdeadbeef");
     pthread_join(other.thread, NULL);
     assert_int_equal(other.status, LOOM_E_MISMATCH);
     assert_non_null(strstr(other.message, "another version"));
+    loom_store_client_close(client);
+    loom_store_server_close(a.server);
+}
+
+/* A second process with the same rank came between our ack and the word. */
+static void a_rank_that_is_not_in_the_word_does_not_start(void **state)
+{
+    agent a = open_agent();
+    loom_store_client *client = connect_to(&a);
+    rank_thread other = rank_at(1, 2, a.port, true, NULL);
+    char uid[33] = "", key[128];
+    size_t bytes;
+
+    (void)state;
+    assert_int_equal(pthread_create(&other.thread, NULL, be_rank, &other), 0);
+    await(client, "/loom/test/hello/2/1");
+    assert_ok(loom_store_client_get(client, loom_span_of_text("/loom/test/hello/2/1"), uid, 32, &bytes));
+    snprintf(key, sizeof key, "/loom/test/welcome/%s", uid);
+    put(client, key, "1 deadbeefdeadbeefdeadbeefdeadbeef");
+    await(client, "/loom/test/g/deadbeefdeadbeefdeadbeefdeadbeef/ack/1");
+    put(client, "/loom/test/g/deadbeefdeadbeefdeadbeefdeadbeef/go", "0123456789abcdef0123456789abcdef--------");
+    pthread_join(other.thread, NULL);
+    assert_int_equal(other.status, LOOM_E_PEER);
+    assert_non_null(strstr(other.message, "another process is rank 1 of 2"));
     loom_store_client_close(client);
     loom_store_server_close(a.server);
 }
@@ -565,6 +597,7 @@ int main(void)
         cmocka_unit_test(a_stale_hello_of_a_dead_process_is_overcome),
         cmocka_unit_test(a_successor_of_rank_0_is_followed),
         cmocka_unit_test(another_version_of_the_agreement_is_refused),
+        cmocka_unit_test(a_rank_that_is_not_in_the_word_does_not_start),
         cmocka_unit_test(two_processes_of_one_rank_do_not_both_start),
         cmocka_unit_test(the_missing_are_named_on_every_rank),
         cmocka_unit_test(without_rank_0_the_others_say_so),
