@@ -1,9 +1,9 @@
-/* Attention backward from o and lse, blocked. A task is one key/value head of one sequence and a range of its key blocks; dk and dv of a
- * block are complete when its queries have passed, dq is added up block by block. With P = exp(S - lse) and delta = sum(do o):
+/* Attention backward from o and lse, blocked. A task is one key/value head of one sequence and a range of its keys, which it takes span by
+ * span: a span's k, v, dk and dv stay in the second cache while all queries pass, block by block. With P = exp(S - lse) and delta = sum(do o):
  *   dv = P' do,  dP = do v',  dS = P (dP - delta),  dq = scale dS k,  dk = scale dS' q. */
 #include "kernels/cpu/block.h"
 
-enum { KEYS = 64, PANELS = 2 * 16 / LANES, QUERIES = PANELS * PANEL };
+enum { KEYS = 64, SPAN_BLOCKS = 8, SPAN = SPAN_BLOCKS * KEYS, PANELS = 2 * 16 / LANES, QUERIES = PANELS * PANEL };
 
 typedef struct backward {
     const loom_attention_backward_args *a;
@@ -17,21 +17,21 @@ typedef struct backward {
     size_t scratch_bytes;
 } backward;
 
-/* Everything of a block that the products read: natural rows padded to `width`, and transposed copies [K][QUERIES]. Scores and their
- * gradients are transposed: [KEYS][QUERIES]. */
+/* Natural rows are padded to `width`; transposed copies are [K][QUERIES]. Scores and their gradients are transposed too: [KEYS][QUERIES]. */
 typedef struct scratch {
-    int32_t q_position[QUERIES], q_document[QUERIES], k_position[KEYS];
+    float *k, *v, *dk, *dv; /* of the span: [SPAN][width]; k is scaled */
+    int32_t k_position[SPAN];
+    token_tags k_tags[SPAN_BLOCKS];
+    float *q, *dout, *q_transposed, *do_transposed, *dq; /* of a block of queries */
+    int32_t q_position[QUERIES], q_document[QUERIES];
     float lse[QUERIES], delta[QUERIES];
-    token_tags panel_tags[PANELS];
-    int64_t reach[PANELS];
-    float *k, *v, *dk, *dv;                         /* [KEYS][width]; k is scaled */
-    float *q, *dout, *q_transposed, *do_transposed; /* [QUERIES][width], [K][QUERIES] */
-    float *p, *ds;                                  /* [KEYS][QUERIES] */
+    token_tags q_tags[PANELS];
+    float *p, *ds; /* of the two together */
 } scratch;
 
 static size_t scratch_size(int64_t head_dim, int64_t width)
 {
-    size_t floats = (size_t)(4 * KEYS * width + 2 * QUERIES * (width + head_dim) + 2 * KEYS * QUERIES);
+    size_t floats = (size_t)(4 * SPAN * width + 3 * QUERIES * width + 2 * QUERIES * head_dim + 2 * KEYS * QUERIES);
 
     return (sizeof(scratch) + 63) / 64 * 64 + floats * sizeof(float);
 }
@@ -39,16 +39,16 @@ static size_t scratch_size(int64_t head_dim, int64_t width)
 static scratch *scratch_of(const backward *t, int thread)
 {
     char *base = t->scratch + (size_t)thread * t->scratch_bytes;
-    float *at = (float *)(base + (sizeof(scratch) + 63) / 64 * 64);
     scratch *s = (scratch *)base;
 
-    s->k = at;
-    s->v = s->k + KEYS * t->width;
-    s->dk = s->v + KEYS * t->width;
-    s->dv = s->dk + KEYS * t->width;
-    s->q = s->dv + KEYS * t->width;
+    s->k = (float *)(base + (sizeof(scratch) + 63) / 64 * 64);
+    s->v = s->k + SPAN * t->width;
+    s->dk = s->v + SPAN * t->width;
+    s->dv = s->dk + SPAN * t->width;
+    s->q = s->dv + SPAN * t->width;
     s->dout = s->q + QUERIES * t->width;
-    s->p = s->dout + QUERIES * t->width;
+    s->dq = s->dout + QUERIES * t->width;
+    s->p = s->dq + QUERIES * t->width;
     s->ds = s->p + KEYS * QUERIES;
     s->q_transposed = s->ds + KEYS * QUERIES;
     s->do_transposed = s->q_transposed + QUERIES * t->f->head_dim;
@@ -96,11 +96,10 @@ static void load_queries(const backward *t, scratch *s, int64_t b, int64_t h, in
     }
 }
 
-/* Tags of the queries' panels, and whether any of them sees any of the keys. */
-static bool tag_queries(const backward *t, scratch *s, const token_tags *k, int64_t b, int64_t first, int64_t count)
+/* Tags of the queries' panels. */
+static void tag_queries(const backward *t, scratch *s, int64_t b, int64_t first, int64_t count)
 {
     const loom_attention_mask *mask = &t->f->mask;
-    bool wanted = false;
 
     memset(s->q_position, 0, sizeof s->q_position);
     memset(s->q_document, 0, sizeof s->q_document);
@@ -110,10 +109,17 @@ static bool tag_queries(const backward *t, scratch *s, const token_tags *k, int6
     for (int p = 0; p < PANELS; p++) {
         int64_t left = count - p * PANEL, lanes = left < 0 ? 0 : left < PANEL ? left : PANEL;
 
-        s->panel_tags[p] = tags_of(s->q_position + p * PANEL, mask->q_documents_BS ? s->q_document + p * PANEL : NULL, lanes);
-        wanted |= lanes > 0 && sight_of(mask, &s->panel_tags[p], k) != SEES_NONE;
+        s->q_tags[p] = tags_of(s->q_position + p * PANEL, mask->q_documents_BS ? s->q_document + p * PANEL : NULL, lanes);
     }
-    return wanted;
+}
+
+/* Whether any of these queries may see any key of block `block`. */
+static bool block_is_wanted(const backward *t, const scratch *s, int block, int64_t queries)
+{
+    for (int p = 0; p * PANEL < queries; p++)
+        if (sight_of(&t->f->mask, &s->q_tags[p], &s->k_tags[block]) != SEES_NONE)
+            return true;
+    return false;
 }
 
 LOOM_INLINE void score_lanes(scratch *s, int lane, int64_t keys)
@@ -130,18 +136,18 @@ LOOM_INLINE void score_lanes(scratch *s, int lane, int64_t keys)
 }
 
 /* P and dS of one panel against the block's keys; zeros where it cannot see. Returns how many leading keys it may see. */
-static int64_t panel_scores(const backward *t, scratch *s, const token_tags *k, int panel, int64_t keys)
+static int64_t panel_scores(const backward *t, scratch *s, int block, int panel, int64_t keys)
 {
     const loom_attention_mask *mask = &t->f->mask;
-    const token_tags *q = &s->panel_tags[panel];
+    const token_tags *q = &s->q_tags[panel], *k = &s->k_tags[block];
     sight sees = sight_of(mask, q, k);
     int64_t reach = sees == SEES_NONE ? 0 : sees == SEES_ALL ? keys : keys_in_reach(mask, q, k, keys);
     float *p = s->p + panel * PANEL, *ds = s->ds + panel * PANEL;
     tile_operands o = {.a_row = t->width, .a_step = 1, .ldb = QUERIES, .ldc = QUERIES, .k = t->f->head_dim};
 
-    o.a = s->k, o.b = s->q_transposed + panel * PANEL, o.c = p;
+    o.a = s->k + block * KEYS * t->width, o.b = s->q_transposed + panel * PANEL, o.c = p;
     tile_product(o, reach, PANEL);
-    o.a = s->v, o.b = s->do_transposed + panel * PANEL, o.c = ds;
+    o.a = s->v + block * KEYS * t->width, o.b = s->do_transposed + panel * PANEL, o.c = ds;
     tile_product(o, reach, PANEL);
     for (int lane = 0; lane < PANEL; lane += LANES) {
         if (sees == SEES_SOME)
@@ -155,33 +161,33 @@ static int64_t panel_scores(const backward *t, scratch *s, const token_tags *k, 
     return reach;
 }
 
-/* dv += P' do and dk += dS' q for keys [from, to), over the queries from `first` on: those before see none of them. */
-static void key_products(const backward *t, scratch *s, int64_t from, int64_t to, int64_t first, int64_t queries)
+/* dv += P' do and dk += dS' q for keys [from, to) of the block, over the queries from `first` on: those before see none of them. */
+static void key_products(const backward *t, scratch *s, int block, int64_t from, int64_t to, int64_t first, int64_t queries)
 {
+    int64_t row = (block * KEYS + from) * t->width;
     tile_operands o = {.a_row = QUERIES, .a_step = 1, .ldb = t->width, .ldc = t->width, .k = queries - first, .add = true};
 
-    o.a = s->p + from * QUERIES + first, o.b = s->dout + first * t->width, o.c = s->dv + from * t->width;
+    o.a = s->p + from * QUERIES + first, o.b = s->dout + first * t->width, o.c = s->dv + row;
     tile_product(o, to - from, t->width);
-    o.a = s->ds + from * QUERIES + first, o.b = s->q + first * t->width, o.c = s->dk + from * t->width;
+    o.a = s->ds + from * QUERIES + first, o.b = s->q + first * t->width, o.c = s->dk + row;
     tile_product(o, to - from, t->width);
 }
 
-static void block_products(const backward *t, scratch *s, const token_tags *k, float *dq, int64_t ldq, int64_t queries, int64_t keys)
+/* A block of queries against a block of keys. `add`: dq holds something already. */
+static void block_products(const backward *t, scratch *s, int block, int64_t queries, int64_t keys, bool add)
 {
-    int64_t done = 0; /* keys whose dk and dv have been served: those that the panels so far may see */
+    int64_t reach[PANELS], done = 0; /* done: keys whose dk and dv have been served, those that the panels so far may see */
+    tile_operands o = {.a_row = 1, .a_step = QUERIES, .b = s->k + block * KEYS * t->width, .ldb = t->width, .ldc = t->width, .add = add};
 
-    for (int64_t p = 0, first = 0; first < queries; p++, first += PANEL) {
-        int64_t reach = panel_scores(t, s, k, (int)p, keys), count = queries - first < PANEL ? queries - first : PANEL;
-
-        tile_product((tile_operands){.a = s->ds + first, .a_row = 1, .a_step = QUERIES, .b = s->k, .ldb = t->width, .c = dq + first * ldq, .ldc = ldq,
-                                     .k = reach, .add = true},
-                     count, t->f->head_dim);
-        s->reach[p] = reach;
+    for (int p = 0; p * PANEL < queries; p++) {
+        reach[p] = o.k = panel_scores(t, s, block, p, keys);
+        o.a = s->ds + p * PANEL, o.c = s->dq + p * PANEL * t->width;
+        tile_product(o, PANEL, t->width);
     }
-    for (int64_t p = 0, first = 0; first < queries; p++, first += PANEL)
-        if (s->reach[p] > done) {
-            key_products(t, s, done, s->reach[p], first, queries);
-            done = s->reach[p];
+    for (int p = 0; p * PANEL < queries; p++)
+        if (reach[p] > done) {
+            key_products(t, s, block, done, reach[p], p * PANEL, queries);
+            done = reach[p];
         }
 }
 
@@ -207,53 +213,87 @@ static float *dq_place(const backward *t, int64_t chunk, int64_t b, int64_t h, i
                  : t->a->dq_BSHK + b * t->dq_at.sequence + h * f->head_dim;
 }
 
-static void key_block(const backward *t, scratch *s, int64_t chunk, int64_t b, int64_t g, int64_t first)
+/* Copies k and v of keys [first, first + keys) and clears dk and dv. */
+static void open_span(const backward *t, scratch *s, int64_t b, int64_t g, int64_t first, int64_t keys)
 {
     const loom_attention_args *f = t->f;
-    const loom_attention_backward_args *a = t->a;
-    int64_t left = f->k_seq - first, keys = left < KEYS ? left : KEYS, group = f->heads / f->kv_heads, ldq;
-    size_t bytes = (size_t)(KEYS * t->width) * sizeof(float);
+    const int32_t *documents = f->mask.k_documents_BS ? f->mask.k_documents_BS + b * f->k_seq + first : NULL;
+    size_t bytes = (size_t)(keys * t->width) * sizeof(float);
 
     copy_positions(s->k_position, f->mask.k_positions_S, f->mask.k_start, first, keys);
-    token_tags tags = tags_of(s->k_position, f->mask.k_documents_BS ? f->mask.k_documents_BS + b * f->k_seq + first : NULL, keys);
+    for (int64_t block = 0; block * KEYS < keys; block++) {
+        int64_t from = block * KEYS, count = keys - from < KEYS ? keys - from : KEYS;
+        s->k_tags[block] = tags_of(s->k_position + from, documents ? documents + from : NULL, count);
+    }
     copy_panel(s->k, t->width, f->k_BSGK + b * t->k_at.sequence + first * t->k_at.token + g * f->head_dim, t->k_at.token, keys, f->head_dim,
                t->scale);
     copy_panel(s->v, t->width, f->v_BSGK + b * t->v_at.sequence + first * t->v_at.token + g * f->head_dim, t->v_at.token, keys, f->head_dim, 1);
     memset(s->dk, 0, bytes);
     memset(s->dv, 0, bytes);
+}
+
+static void close_span(const backward *t, scratch *s, int64_t b, int64_t g, int64_t first, int64_t keys)
+{
+    const loom_attention_backward_args *a = t->a;
+    int64_t size = t->f->head_dim;
+
+    store_rows(a->dk_BSGK + b * t->dk_at.sequence + first * t->dk_at.token + g * size, t->dk_at.token, s->dk, t->width, keys, size, t->scale,
+               a->accumulate_dkv);
+    store_rows(a->dv_BSGK + b * t->dv_at.sequence + first * t->dv_at.token + g * size, t->dv_at.token, s->dv, t->width, keys, size, 1, a->accumulate_dkv);
+}
+
+/* Queries [first, first + count) of head h against the span. Leaves dq, and says whether they see anything of it. */
+static bool queries_against_span(const backward *t, scratch *s, int64_t b, int64_t h, int64_t first, int64_t count, int64_t keys)
+{
+    bool any = false;
+
+    for (int block = 0; block * KEYS < keys; block++) {
+        if (!block_is_wanted(t, s, block, count))
+            continue;
+        if (!any)
+            load_queries(t, s, b, h, first, count);
+        block_products(t, s, block, count, keys - block * KEYS < KEYS ? keys - block * KEYS : KEYS, any);
+        any = true;
+    }
+    if (!any)
+        memset(s->dq, 0, (size_t)(QUERIES * t->width) * sizeof(float));
+    return any;
+}
+
+/* The chunk's first span writes dq, the others add to it. */
+static void span_of_keys(const backward *t, scratch *s, int64_t chunk, int64_t b, int64_t g, int64_t first, int64_t keys, bool first_span)
+{
+    const loom_attention_args *f = t->f;
+    int64_t group = f->heads / f->kv_heads, ldq;
+    bool add = !first_span || (chunk == 0 && t->a->accumulate_dq);
+
+    open_span(t, s, b, g, first, keys);
     for (int64_t q = 0; q < f->q_seq; q += QUERIES) {
         int64_t count = f->q_seq - q < QUERIES ? f->q_seq - q : QUERIES;
 
-        if (!tag_queries(t, s, &tags, b, q, count))
-            continue;
+        tag_queries(t, s, b, q, count);
         for (int64_t h = g * group; h < (g + 1) * group; h++) {
             float *dq = dq_place(t, chunk, b, h, &ldq);
+            bool any = queries_against_span(t, s, b, h, q, count, keys);
 
-            load_queries(t, s, b, h, q, count);
-            block_products(t, s, &tags, dq + q * ldq, ldq, count, keys);
+            if (any || !add)
+                store_rows(dq + q * ldq, ldq, s->dq, t->width, count, f->head_dim, 1, add);
         }
     }
-    store_rows(a->dk_BSGK + b * t->dk_at.sequence + first * t->dk_at.token + g * f->head_dim, t->dk_at.token, s->dk, t->width, keys, f->head_dim,
-               t->scale, a->accumulate_dkv);
-    store_rows(a->dv_BSGK + b * t->dv_at.sequence + first * t->dv_at.token + g * f->head_dim, t->dv_at.token, s->dv, t->width, keys, f->head_dim, 1,
-               a->accumulate_dkv);
+    close_span(t, s, b, g, first, keys);
 }
 
 static void backward_task(const void *context, int64_t task, int thread)
 {
     const backward *t = context;
-    const loom_attention_args *f = t->f;
-    int64_t chunk = task % t->chunks, g = task / t->chunks % f->kv_heads, b = task / t->chunks / f->kv_heads;
-    int64_t group = f->heads / f->kv_heads, ldq;
-    int64_t from = t->key_blocks * chunk / t->chunks, to = t->key_blocks * (chunk + 1) / t->chunks;
+    int64_t chunk = task % t->chunks, g = task / t->chunks % t->f->kv_heads, b = task / t->chunks / t->f->kv_heads;
+    int64_t from = t->key_blocks * chunk / t->chunks * KEYS, to = t->key_blocks * (chunk + 1) / t->chunks * KEYS, first = from;
 
-    for (int64_t h = g * group; h < (g + 1) * group && !(chunk == 0 && t->a->accumulate_dq); h++) {
-        float *dq = dq_place(t, chunk, b, h, &ldq);
-        for (int64_t i = 0; i < f->q_seq; i++)
-            memset(dq + i * ldq, 0, (size_t)f->head_dim * sizeof *dq);
-    }
-    for (int64_t block = from; block < to; block++)
-        key_block(t, scratch_of(t, thread), chunk, b, g, block * KEYS);
+    to = to < t->f->k_seq ? to : t->f->k_seq;
+    do { /* also where there is no key at all: somebody has to write the zeros of dq */
+        span_of_keys(t, scratch_of(t, thread), chunk, b, g, first, to - first < SPAN ? to - first : SPAN, first == from);
+        first += SPAN;
+    } while (first < to);
 }
 
 LOOM_INLINE void add_step(float *to, const float *from, int64_t i, int n)

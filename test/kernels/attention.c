@@ -98,7 +98,7 @@ static void check(loom_attention_args a, double scale)
 
 static void lengths_around_block_edges_are_right(void **state)
 {
-    static const int64_t lengths[] = {1, 2, 15, 16, 17, 31, 33, 64, 65, 127, 128, 129, 200};
+    static const int64_t lengths[] = {1, 2, 15, 16, 17, 31, 33, 64, 65, 127, 128, 129, 257};
 
     (void)state;
     for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++)
@@ -120,7 +120,7 @@ static void head_sizes_and_groups_are_right(void **state)
 static void long_rows_and_large_scores_are_right(void **state)
 {
     (void)state;
-    check((loom_attention_args){.batch = 1, .heads = 1, .kv_heads = 1, .q_seq = 300, .k_seq = 450, .head_dim = 16}, 1);
+    check((loom_attention_args){.batch = 1, .heads = 1, .kv_heads = 1, .q_seq = 300, .k_seq = 600, .head_dim = 16}, 1);
     check((loom_attention_args){.batch = 1, .heads = 1, .kv_heads = 1, .q_seq = 300, .k_seq = 300, .head_dim = 16, .mask.causal = true, .scale = 0.3f}, 4);
 }
 
@@ -160,6 +160,13 @@ static void positions_of_a_zigzag_ring_are_right(void **state)
     check((loom_attention_args){.batch = 1, .heads = 2, .kv_heads = 2, .q_seq = S, .k_seq = S, .head_dim = 16,
                                 .mask = {.causal = true, .q_positions_S = mine, .k_positions_S = theirs}},
           1);
+}
+
+static void no_keys_at_all_is_legal(void **state)
+{
+    (void)state;
+    check((loom_attention_args){.batch = 2, .heads = 2, .kv_heads = 1, .q_seq = 70, .k_seq = 0, .head_dim = 16, .mask.causal = true}, 1);
+    check((loom_attention_args){.batch = 1, .heads = 2, .kv_heads = 1, .q_seq = 0, .k_seq = 5, .head_dim = 16, .mask.causal = true}, 1);
 }
 
 static void a_query_without_keys_gives_zero_and_minus_infinity(void **state)
@@ -389,6 +396,7 @@ int main(void)
         cmocka_unit_test(windows_and_offsets_are_right),
         cmocka_unit_test(documents_do_not_see_each_other),
         cmocka_unit_test(positions_of_a_zigzag_ring_are_right),
+        cmocka_unit_test(no_keys_at_all_is_legal),
         cmocka_unit_test(a_query_without_keys_gives_zero_and_minus_infinity),
         cmocka_unit_test(fused_buffers_are_read_and_written_in_place),
         cmocka_unit_test(pieces_of_the_keys_merge_to_the_whole),
