@@ -176,7 +176,7 @@ python_looks_in() { # one look from the side, while the ranks run or right after
 wait
 exit $status
 S
-    LOOKER=$python LOOK="$folder/look.py" "$build/cli/rankloom" run -n 2 -- sh "$folder/rank.sh" "${program[@]}" &&
+    LOOKER=$python LOOK="$folder/look.py" "$build/cli/rankloom" run -n 4 -- sh "$folder/rank.sh" "${program[@]}" &&
         grep -q "python sees" "$folder/python_looks_in.log" && [ ! -e "$folder/look.py.failed" ]
 }
 
