@@ -14,8 +14,10 @@ typedef struct collective_arguments {
 
 static const loom_option options[] = {
     {"bytes", 0, LOOM_OPTION_TEXT, offsetof(collective_arguments, bytes), .takes = "S", .help = "the full buffer: 16GB, 512MiB"},
-    {"ranks", 'n', LOOM_OPTION_INT, offsetof(collective_arguments, ranks), .low = 2, .high = 1 << 20, .takes = "N", .help = "ranks of the group (8)"},
-    {"bandwidth", 0, LOOM_OPTION_TEXT, offsetof(collective_arguments, bandwidth), .takes = "W", .help = "of one rank, one direction: 900GB/s, 400Gb/s"},
+    {"ranks", 'n', LOOM_OPTION_INT, offsetof(collective_arguments, ranks), .low = 2, .high = 1 << 20, .takes = "N",
+     .help = "ranks of the group (8)"},
+    {"bandwidth", 0, LOOM_OPTION_TEXT, offsetof(collective_arguments, bandwidth), .takes = "W",
+     .help = "of one rank, one direction: 900GB/s, 400Gb/s"},
     {"latency", 0, LOOM_OPTION_TEXT, offsetof(collective_arguments, latency), .takes = "T", .help = "of one step of the ring (0s)"},
     {0},
 };
@@ -27,7 +29,8 @@ static loom_status pattern_of(const char *name, loom_pattern *pattern)
             *pattern = i;
             return LOOM_OK;
         }
-    return loom_fail(LOOM_E_INVALID, "no collective is called %s; all_reduce, reduce_scatter, all_gather, all_to_all, broadcast and send are", name);
+    return loom_fail(LOOM_E_INVALID,
+                     "no collective is called %s; all_reduce, reduce_scatter, all_gather, all_to_all, broadcast and send are", name);
 }
 
 static loom_status print(const collective_arguments *arguments, const char *name)

@@ -19,37 +19,54 @@ typedef struct plan_arguments {
 static const char *const formats[] = {"text", "json", "yaml", NULL};
 
 static const loom_option plan_options[] = {
-    {"topology", 't', LOOM_OPTION_TEXT, offsetof(plan_arguments, topology), .takes = "FILE", .help = "the machine room: a cluster file, hwloc XML, …"},
-    {"global-batch", 0, LOOM_OPTION_INT, offsetof(plan_arguments, global_batch), .low = 1, .high = 1 << 30, .takes = "N", .help = "sequences a step (train.global_batch)"},
-    {"micro-batch", 0, LOOM_OPTION_INT, offsetof(plan_arguments, micro_batch), .low = 1, .high = 1 << 20, .takes = "N", .help = "sequences at once; not given: any"},
-    {"max-gpus", 0, LOOM_OPTION_INT, offsetof(plan_arguments, max_gpus), .low = 1, .high = 1 << 20, .takes = "N", .help = "devices to use at most (all)"},
-    {"memory-margin", 0, LOOM_OPTION_REAL, offsetof(plan_arguments, margin), .low = 0.001, .high = 0.9, .takes = "SHARE", .help = "memory to leave free (0.05)"},
-    {"framework", 0, LOOM_OPTION_TEXT, offsetof(plan_arguments, framework), .takes = "NAME", .help = "whose habits to assume: rankloom, nemo, torchtitan, … (rankloom)"},
-    {"fix", 0, LOOM_OPTION_LIST, offsetof(plan_arguments, fix), .takes = "FIELD=V", .help = "only layouts with tp=8, pp<4, recompute=none, …"},
-    {"exclude", 0, LOOM_OPTION_LIST, offsetof(plan_arguments, exclude), .takes = "FIELD=V", .help = "no layouts with cp>1, schedule=gpipe, …"},
-    {"measured", 0, LOOM_OPTION_LIST, offsetof(plan_arguments, measured), .takes = "LAYOUT:TIME", .help = "a step that was timed: \"tp=8,pp=16: 5.32s\""},
+    {"topology", 't', LOOM_OPTION_TEXT, offsetof(plan_arguments, topology), .takes = "FILE",
+     .help = "the machine room: a cluster file, hwloc XML, …"},
+    {"global-batch", 0, LOOM_OPTION_INT, offsetof(plan_arguments, global_batch), .low = 1, .high = 1 << 30, .takes = "N",
+     .help = "sequences a step (train.global_batch)"},
+    {"micro-batch", 0, LOOM_OPTION_INT, offsetof(plan_arguments, micro_batch), .low = 1, .high = 1 << 20, .takes = "N",
+     .help = "sequences at once; not given: any"},
+    {"max-gpus", 0, LOOM_OPTION_INT, offsetof(plan_arguments, max_gpus), .low = 1, .high = 1 << 20, .takes = "N",
+     .help = "devices to use at most (all)"},
+    {"memory-margin", 0, LOOM_OPTION_REAL, offsetof(plan_arguments, margin), .low = 0.001, .high = 0.9, .takes = "SHARE",
+     .help = "memory to leave free (0.05)"},
+    {"framework", 0, LOOM_OPTION_TEXT, offsetof(plan_arguments, framework), .takes = "NAME",
+     .help = "whose habits to assume: rankloom, nemo, torchtitan, … (rankloom)"},
+    {"fix", 0, LOOM_OPTION_LIST, offsetof(plan_arguments, fix), .takes = "FIELD=V",
+     .help = "only layouts with tp=8, pp<4, recompute=none, …"},
+    {"exclude", 0, LOOM_OPTION_LIST, offsetof(plan_arguments, exclude), .takes = "FIELD=V",
+     .help = "no layouts with cp>1, schedule=gpipe, …"},
+    {"measured", 0, LOOM_OPTION_LIST, offsetof(plan_arguments, measured), .takes = "LAYOUT:TIME",
+     .help = "a step that was timed: \"tp=8,pp=16: 5.32s\""},
     {"set", 0, LOOM_OPTION_LIST, offsetof(plan_arguments, set), .takes = "NAME=VALUE", .help = "a constant: h100.sustained=0.8"},
     {"keep", 0, LOOM_OPTION_INT, offsetof(plan_arguments, keep), .low = 1, .high = 31, .takes = "N", .help = "layouts to show (5)"},
     {"pareto", 0, LOOM_OPTION_FLAG, offsetof(plan_arguments, pareto), .help = "also the front over time, memory and devices"},
     {"fewer-gpus", 0, LOOM_OPTION_FLAG, offsetof(plan_arguments, fewer), .help = "also look at half, a quarter, … of the devices"},
     {"explain", 0, LOOM_OPTION_TEXT, offsetof(plan_arguments, explain), .takes = "LAYOUT", .help = "why not this one? \"tp=16,pp=2\""},
     {"map", 0, LOOM_OPTION_FLAG, offsetof(plan_arguments, map), .help = "coordinates of every rank and the ranks of every group"},
-    {"format", 0, LOOM_OPTION_CHOICE, offsetof(plan_arguments, format), .choices = formats, .takes = "FORMAT", .help = "text, json or yaml (text)"},
-    {"output", 'o', LOOM_OPTION_TEXT, offsetof(plan_arguments, output), .takes = "FILE", .help = "write the best layout there, for gpt_3d layout=FILE"},
+    {"format", 0, LOOM_OPTION_CHOICE, offsetof(plan_arguments, format), .choices = formats, .takes = "FORMAT",
+     .help = "text, json or yaml (text)"},
+    {"output", 'o', LOOM_OPTION_TEXT, offsetof(plan_arguments, output), .takes = "FILE",
+     .help = "write the best layout there, for gpt_3d layout=FILE"},
     {0},
 };
 
 static const loom_option predict_options[] = {
-    {"topology", 't', LOOM_OPTION_TEXT, offsetof(plan_arguments, topology), .takes = "FILE", .help = "the machine room: a cluster file, hwloc XML, …"},
+    {"topology", 't', LOOM_OPTION_TEXT, offsetof(plan_arguments, topology), .takes = "FILE",
+     .help = "the machine room: a cluster file, hwloc XML, …"},
     {"layout", 'l', LOOM_OPTION_TEXT, offsetof(plan_arguments, layout), .takes = "LAYOUT", .help = "a layout file, or \"tp=8,pp=4,mbs=2\""},
-    {"global-batch", 0, LOOM_OPTION_INT, offsetof(plan_arguments, global_batch), .low = 1, .high = 1 << 30, .takes = "N", .help = "sequences a step (train.global_batch)"},
-    {"max-gpus", 0, LOOM_OPTION_INT, offsetof(plan_arguments, max_gpus), .low = 1, .high = 1 << 20, .takes = "N", .help = "devices to use (all)"},
-    {"memory-margin", 0, LOOM_OPTION_REAL, offsetof(plan_arguments, margin), .low = 0.001, .high = 0.9, .takes = "SHARE", .help = "memory to leave free (0.05)"},
+    {"global-batch", 0, LOOM_OPTION_INT, offsetof(plan_arguments, global_batch), .low = 1, .high = 1 << 30, .takes = "N",
+     .help = "sequences a step (train.global_batch)"},
+    {"max-gpus", 0, LOOM_OPTION_INT, offsetof(plan_arguments, max_gpus), .low = 1, .high = 1 << 20, .takes = "N",
+     .help = "devices to use (all)"},
+    {"memory-margin", 0, LOOM_OPTION_REAL, offsetof(plan_arguments, margin), .low = 0.001, .high = 0.9, .takes = "SHARE",
+     .help = "memory to leave free (0.05)"},
     {"framework", 0, LOOM_OPTION_TEXT, offsetof(plan_arguments, framework), .takes = "NAME", .help = "whose habits to assume (rankloom)"},
-    {"measured", 0, LOOM_OPTION_LIST, offsetof(plan_arguments, measured), .takes = "LAYOUT:TIME", .help = "a step that was timed: \"tp=8,pp=16: 5.32s\""},
+    {"measured", 0, LOOM_OPTION_LIST, offsetof(plan_arguments, measured), .takes = "LAYOUT:TIME",
+     .help = "a step that was timed: \"tp=8,pp=16: 5.32s\""},
     {"set", 0, LOOM_OPTION_LIST, offsetof(plan_arguments, set), .takes = "NAME=VALUE", .help = "a constant: h100.sustained=0.8"},
     {"map", 0, LOOM_OPTION_FLAG, offsetof(plan_arguments, map), .help = "coordinates of every rank and the ranks of every group"},
-    {"format", 0, LOOM_OPTION_CHOICE, offsetof(plan_arguments, format), .choices = formats, .takes = "FORMAT", .help = "text, json or yaml (text)"},
+    {"format", 0, LOOM_OPTION_CHOICE, offsetof(plan_arguments, format), .choices = formats, .takes = "FORMAT",
+     .help = "text, json or yaml (text)"},
     {0},
 };
 
@@ -88,7 +105,8 @@ static loom_status read_inputs(const plan_arguments *a, const char *model, plan_
 
     if (!a->topology)
         return loom_fail(LOOM_E_INVALID, "--topology FILE is needed: the machine room to plan for; rankloom topo prints that of this host");
-    if ((status = loom_model_load(model, &in->model, &in->request.train)) < 0 || (status = loom_topology_load(a->topology, &in->topology)) < 0)
+    if ((status = loom_model_load(model, &in->model, &in->request.train)) < 0 ||
+        (status = loom_topology_load(a->topology, &in->topology)) < 0)
         return status;
     for (int i = 0; i < a->measured.count; i++)
         if ((status = read_measured(a->measured.at[i], in->measured_text[i], sizeof in->measured_text[i], &in->measured[i])) < 0)
@@ -222,7 +240,9 @@ static int run(const loom_command *self, int argc, char **argv)
     inputs = calloc(1, sizeof *inputs);
     loom_status status = inputs ? read_inputs(&arguments, operands.at[0], inputs) : loom_fail(LOOM_E_MEMORY, "no memory for the request");
     if (status == LOOM_OK)
-        status = strcmp(self->name, "predict") == 0 ? predict(&arguments, inputs) : arguments.explain ? explain(&arguments, inputs) : plan(&arguments, inputs);
+        status = strcmp(self->name, "predict") == 0 ? predict(&arguments, inputs)
+                 : arguments.explain                ? explain(&arguments, inputs)
+                                                    : plan(&arguments, inputs);
     if (inputs)
         loom_topology_free(inputs->topology);
     free(inputs);
@@ -235,8 +255,10 @@ const loom_command loom_command_plan = {
     .operands = "MODEL.yaml|config.json",
     .least = 1,
     .most = 1,
-    .about = "Every legal layout is considered: tp, cp, dp, pp, vpp, ep, etp, ZeRO stage, micro-batch, recompute, schedule, rank order, and how many layers each\n"
-             "stage gets. The first is the exact optimum of the model of docs/planner.md. A layout is written as \"tp=8,pp=4,zero=1,mbs=2\".",
+    .about =
+        "Every legal layout is considered: tp, cp, dp, pp, vpp, ep, etp, ZeRO stage, micro-batch, recompute, schedule, rank order, and how "
+        "many layers each\n"
+        "stage gets. The first is the exact optimum of the model of docs/planner.md. A layout is written as \"tp=8,pp=4,zero=1,mbs=2\".",
     .options = plan_options,
     .run = run,
 };

@@ -10,8 +10,9 @@ typedef struct unit {
 } unit;
 
 static const unit byte_units[] = {
-    {"B", 1},      {"kB", 1e3},     {"KB", 1e3},     {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12},        {"KiB", 0x1p10},    {"MiB", 0x1p20},
-    {"GiB", 0x1p30}, {"TiB", 0x1p40}, {"Mb", 1e6 / 8}, {"Gb", 1e9 / 8}, {"Tb", 1e12 / 8}, {"Mbit", 1e6 / 8}, {"Gbit", 1e9 / 8}, {NULL, 0},
+    {"B", 1},         {"kB", 1e3},       {"KB", 1e3},       {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12},
+    {"KiB", 0x1p10},  {"MiB", 0x1p20},   {"GiB", 0x1p30},   {"TiB", 0x1p40}, {"Mb", 1e6 / 8}, {"Gb", 1e9 / 8},
+    {"Tb", 1e12 / 8}, {"Mbit", 1e6 / 8}, {"Gbit", 1e9 / 8}, {NULL, 0},
 };
 static const unit second_units[] = {{"s", 1}, {"ms", 1e-3}, {"us", 1e-6}, {"ns", 1e-9}, {"min", 60}, {"h", 3600}, {"d", 86400}, {NULL, 0}};
 

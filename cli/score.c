@@ -13,8 +13,10 @@ typedef struct score_arguments {
 static const char *const formats[] = {"text", "json", NULL};
 
 static const loom_option options[] = {
-    {"format", 0, LOOM_OPTION_CHOICE, offsetof(score_arguments, format), .choices = formats, .takes = "FORMAT", .help = "text or json (text)"},
-    {"set", 0, LOOM_OPTION_LIST, offsetof(score_arguments, set), .takes = "NAME=VALUE", .help = "a constant of a device kind or framework: h100.sustained=0.8"},
+    {"format", 0, LOOM_OPTION_CHOICE, offsetof(score_arguments, format), .choices = formats, .takes = "FORMAT",
+     .help = "text or json (text)"},
+    {"set", 0, LOOM_OPTION_LIST, offsetof(score_arguments, set), .takes = "NAME=VALUE",
+     .help = "a constant of a device kind or framework: h100.sustained=0.8"},
     {0},
 };
 
@@ -44,7 +46,8 @@ const loom_command loom_command_score = {
     .operands = "RUNS.csv",
     .least = 1,
     .most = 1,
-    .about = "The table has the columns of docs/planner.md (model, cluster, layout, step_time_s, mem_gib). Only what a user would know is read for the\n"
+    .about = "The table has the columns of docs/planner.md (model, cluster, layout, step_time_s, mem_gib). Only what a user would know is "
+             "read for the\n"
              "prediction: neither the source nor the measured figures. Errors are averaged by source and device kind.",
     .options = options,
     .run = run,

@@ -19,21 +19,21 @@ typedef struct loom_measured_step {
 } loom_measured_step;
 
 typedef struct loom_plan_request {
-    const loom_model *model;       /* borrowed, as all pointers here */
+    const loom_model *model; /* borrowed, as all pointers here */
     const loom_topology *topology;
-    loom_train_shape train;        /* global batch, sequence, precision; micro_batch > 0 fixes it */
-    const char *framework;         /* whose habits to assume: "rankloom" (also NULL), "nemo", "megatron-lm", "torchtitan" … */
-    int max_gpus;                  /* 0: all */
-    bool fewer_gpus;               /* look at fewer ranks than all too */
-    double memory_margin;          /* share of the memory to leave free; 0: 0.05 */
-    const char *const *fix;        /* "tp=8", "zero=1", "recompute=none" …, NULL-terminated or NULL */
-    const char *const *exclude;    /* "pp=16", "cp>1" …, likewise */
-    const char *const *set;        /* constants over the tables: "h100.sustained=0.8", likewise */
+    loom_train_shape train;     /* global batch, sequence, precision; micro_batch > 0 fixes it */
+    const char *framework;      /* whose habits to assume: "rankloom" (also NULL), "nemo", "megatron-lm", "torchtitan" … */
+    int max_gpus;               /* 0: all */
+    bool fewer_gpus;            /* look at fewer ranks than all too */
+    double memory_margin;       /* share of the memory to leave free; 0: 0.05 */
+    const char *const *fix;     /* "tp=8", "zero=1", "recompute=none" …, NULL-terminated or NULL */
+    const char *const *exclude; /* "pp=16", "cp>1" …, likewise */
+    const char *const *set;     /* constants over the tables: "h100.sustained=0.8", likewise */
     const loom_measured_step *measured;
     int n_measured;
-    int keep;                      /* layouts to hand out; 0: 5, at most 32 */
-    bool pareto;                   /* fill the front */
-    bool advise;                   /* look for changes that would gain: several searches more */
+    int keep;    /* layouts to hand out; 0: 5, at most 32 */
+    bool pareto; /* fill the front */
+    bool advise; /* look for changes that would gain: several searches more */
 } loom_plan_request;
 
 /* --- one layout in full -------------------------------------------------------------------------------------------------------- */
@@ -74,8 +74,8 @@ typedef struct loom_stage_memory {
     double part[LOOM_MEMORY_PARTS]; /* bytes */
     double allocated;               /* without slack and context: what a framework calls allocated */
     double total;
-    double parameters;              /* of one rank */
-    int layers, in_flight;          /* in_flight: most micro-batch-chunks held */
+    double parameters;     /* of one rank */
+    int layers, in_flight; /* in_flight: most micro-batch-chunks held */
 } loom_stage_memory;
 
 typedef struct loom_prediction {
@@ -87,12 +87,12 @@ typedef struct loom_prediction {
     double mfu_full, mfu_causal, hfu; /* attention square counted whole, or half; hfu: with what is recomputed */
     double default_share;             /* of the time that rests on constants nobody measured */
     int64_t micro_batches;
-    double bubble;                    /* idle over busy */
-    int busiest;                      /* stage */
-    int stages;                       /* = layout.pp */
+    double bubble; /* idle over busy */
+    int busiest;   /* stage */
+    int stages;    /* = layout.pp */
     loom_stage_memory memory[LOOM_MAX_STAGES];
-    int fullest;                      /* stage */
-    double memory_limit;              /* bytes, margin taken off */
+    int fullest;         /* stage */
+    double memory_limit; /* bytes, margin taken off */
     bool fits;
 } loom_prediction;
 
@@ -124,8 +124,8 @@ typedef struct loom_plan {
     size_t peak_bytes;
     loom_plan_rejection rejected[LOOM_PLAN_RULES];
     int n_rejected;
-    char binding[256];   /* what limits the best layout */
-    char runner_up[256]; /* why the second is second, and what would make it win */
+    char binding[256];                           /* what limits the best layout */
+    char runner_up[256];                         /* why the second is second, and what would make it win */
     loom_plan_change changes[LOOM_PLAN_CHANGES]; /* the cheapest that gain 2 % and more */
     int n_changes;
     char hopeless[320]; /* n_best 0: why nothing fits, in numbers */
@@ -138,15 +138,18 @@ LOOM_API void loom_plan_free(loom_plan *plan); /* accepts NULL */
 /* --- telling. The caller frees *text with loom_text_free(). ------------------------------------------------------------------------- */
 typedef enum loom_plan_format { LOOM_PLAN_AS_TEXT, LOOM_PLAN_AS_JSON, LOOM_PLAN_AS_YAML } loom_plan_format;
 LOOM_API loom_status loom_plan_describe(const loom_plan_request *request, const loom_plan *plan, loom_plan_format format, char **text);
-LOOM_API loom_status loom_prediction_describe(const loom_plan_request *request, const loom_prediction *prediction, loom_plan_format format, char **text);
+LOOM_API loom_status loom_prediction_describe(const loom_plan_request *request, const loom_prediction *prediction, loom_plan_format format,
+                                              char **text);
 /* Rank, coordinates and place of every rank of a layout, and the ranks of every kind of group. */
 LOOM_API loom_status loom_plan_map(const loom_plan_request *request, const loom_layout *layout, char **text);
-/* "tp=8,pp=16,mbs=2" as a layout for the ranks of the request: what is not said is what loom_layout_default() and the train section have. */
+/* "tp=8,pp=16,mbs=2" as a layout for the ranks of the request: what is not said is what loom_layout_default() and the train section have.
+ */
 LOOM_API loom_status loom_plan_layout(const loom_plan_request *request, const char *text, loom_layout *layout);
 /* Why `layout` ("tp=16,pp=2") is not the plan: broken rules, or where memory ends, or what it would cost. */
 LOOM_API loom_status loom_plan_explain(const loom_plan_request *request, const char *layout, char **text);
 
-/* Predicts every row of a table with the columns of published runs and reports the errors by source and device kind. `set` as in the request. */
+/* Predicts every row of a table with the columns of published runs and reports the errors by source and device kind. `set` as in the
+ * request. */
 LOOM_API loom_status loom_plan_score(const char *path, const char *const *set, loom_plan_format format, char **text);
 
 /* The textbook's arithmetic of one collective: traffic of a rank, time, and the formulas. bandwidth in B/s. */
@@ -155,8 +158,10 @@ typedef struct loom_collective_cost {
     double volume_factor;                    /* sent over buffer */
     double seconds;
 } loom_collective_cost;
-LOOM_API loom_status loom_plan_collective(loom_pattern pattern, double bytes, int ranks, double bandwidth, double latency_s, loom_collective_cost *cost);
-LOOM_API loom_status loom_plan_collective_text(loom_pattern pattern, double bytes, int ranks, double bandwidth, double latency_s, char **text);
+LOOM_API loom_status loom_plan_collective(loom_pattern pattern, double bytes, int ranks, double bandwidth, double latency_s,
+                                          loom_collective_cost *cost);
+LOOM_API loom_status loom_plan_collective_text(loom_pattern pattern, double bytes, int ranks, double bandwidth, double latency_s,
+                                               char **text);
 
 LOOM_END
 #endif

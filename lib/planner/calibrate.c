@@ -3,8 +3,8 @@
 
 #include <math.h>
 
-/* Found on published runs (one step of each model, device and precision corrects the others): beyond a difference of a fifth of the time little is left of a
- * correction, sooner when it is out of the ordinary (a fifth and more), which then is a matter of that very layout. */
+/* Found on published runs (one step of each model, device and precision corrects the others): beyond a difference of a fifth of the time
+ * little is left of a correction, sooner when it is out of the ordinary (a fifth and more), which then is a matter of that very layout. */
 static const double fades_over = 0.2, ordinary = 0.2;
 
 void loom_calibration_add(loom_calibration *c, const loom_step_cost *cost, double seconds)

@@ -30,7 +30,8 @@ static double spearman(const loom_candidate *const *group, int n)
     return xx > 0 && yy > 0 ? xy / sqrt(xx * yy) : 0;
 }
 
-/* Of the layouts that we say fit (or of all, when we say none does), the one we say is fastest; one that did not run counts as the slowest. */
+/* Of the layouts that we say fit (or of all, when we say none does), the one we say is fastest; one that did not run counts as the slowest.
+ */
 static double regret_of(const loom_candidate *const *group, int n)
 {
     const loom_candidate *picked = NULL;

@@ -13,7 +13,7 @@ typedef struct loom_candidate {
 
 typedef struct loom_choice {
     int groups;
-    double regret;           /* mean over groups: measured time of the layout we would pick over the best measured, less one */
+    double regret; /* mean over groups: measured time of the layout we would pick over the best measured, less one */
     double worst_regret;
     double rank_correlation; /* mean over groups of three and more: Spearman's rho */
 } loom_choice;

@@ -5,10 +5,10 @@
 #include "planner/cost.h"
 
 typedef struct lesson {
-    double factor;        /* sent by a rank over the buffer, for n ranks */
-    double many;          /* the same for very many ranks */
-    const char *formula;  /* in n and S */
-    const char *buffer;   /* what S is */
+    double factor;       /* sent by a rank over the buffer, for n ranks */
+    double many;         /* the same for very many ranks */
+    const char *formula; /* in n and S */
+    const char *buffer;  /* what S is */
 } lesson;
 
 static lesson lesson_of(loom_pattern pattern, double n)
@@ -34,12 +34,14 @@ static int steps_of(loom_pattern pattern, int ranks)
     return pattern == LOOM_PATTERN_ALL_REDUCE ? 2 * (ranks - 1) : ranks - 1;
 }
 
-loom_status loom_plan_collective(loom_pattern pattern, double bytes, int ranks, double bandwidth, double latency_s, loom_collective_cost *cost)
+loom_status loom_plan_collective(loom_pattern pattern, double bytes, int ranks, double bandwidth, double latency_s,
+                                 loom_collective_cost *cost)
 {
     if (ranks < 2)
         return loom_fail(LOOM_E_INVALID, "a collective of %d ranks moves nothing; 2 or more do", ranks);
     if (!(bytes > 0) || !(bandwidth > 0) || !(latency_s >= 0) || isinf(bytes))
-        return loom_fail(LOOM_E_INVALID, "bytes and bandwidth have to be above 0 and latency not below: %g B, %g B/s, %g s", bytes, bandwidth, latency_s);
+        return loom_fail(LOOM_E_INVALID, "bytes and bandwidth have to be above 0 and latency not below: %g B, %g B/s, %g s", bytes,
+                         bandwidth, latency_s);
     lesson l = lesson_of(pattern, ranks);
 
     cost->volume_factor = l.factor;

@@ -18,10 +18,10 @@ typedef struct loom_machine {
 
 /* What selective recompute repeats in the backward pass. */
 enum {
-    LOOM_REPEAT_CORE = 1,   /* attention core */
-    LOOM_REPEAT_NORM = 2,   /* norms */
-    LOOM_REPEAT_ACT = 4,    /* the activation function of MLP or experts */
-    LOOM_REPEAT_MLP = 8,    /* whole MLP or shared expert */
+    LOOM_REPEAT_CORE = 1,    /* attention core */
+    LOOM_REPEAT_NORM = 2,    /* norms */
+    LOOM_REPEAT_ACT = 4,     /* the activation function of MLP or experts */
+    LOOM_REPEAT_MLP = 8,     /* whole MLP or shared expert */
     LOOM_REPEAT_LATENT = 16, /* up-projections of latent attention */
     LOOM_REPEAT_HALF = 32    /* every second matrix product */
 };
@@ -51,11 +51,11 @@ typedef struct loom_job {
     loom_machine machine;
     loom_constant soft[LOOM_SOFT_COUNT];
     int64_t seq, global_batch;
-    int bits;          /* of GEMM inputs: 32, 16, 8 or 4 */
-    double element;    /* bytes of an activation: 2, or 4 when training in f32 */
+    int bits;                     /* of GEMM inputs: 32, 16, 8 or 4 */
+    double element;               /* bytes of an activation: 2, or 4 when training in f32 */
     loom_calibration calibration; /* steps that were measured */
-    int repeat;        /* LOOM_REPEAT_*: what selective recompute means here */
-    double imbalance;  /* busiest expert rank over the mean, >= 1 */
+    int repeat;                   /* LOOM_REPEAT_*: what selective recompute means here */
+    double imbalance;             /* busiest expert rank over the mean, >= 1 */
 } loom_job;
 
 /* Ranks that talk: how many, how many of them share a scale-up domain, how many domains they touch. */
@@ -100,8 +100,8 @@ static inline double loom_soft(const loom_job *job, loom_software_constant which
 /* --- kernels (kernels.c) ----------------------------------------------------------------------------------------------------- */
 typedef enum loom_gemm_role { LOOM_GEMM_FORWARD, LOOM_GEMM_INPUT, LOOM_GEMM_WEIGHT } loom_gemm_role;
 
-/* Seconds of a product m x k by k x n; grouped: of `groups` of them, m rows each. bits: of the inputs (job->bits, or 16 where the framework keeps 16). Output 16-bit; a weight
- * gradient is accumulated in fp32. */
+/* Seconds of a product m x k by k x n; grouped: of `groups` of them, m rows each. bits: of the inputs (job->bits, or 16 where the framework
+ * keeps 16). Output 16-bit; a weight gradient is accumulated in fp32. */
 double loom_gemm_seconds(const loom_job *job, double m, double n, double k, int bits, loom_gemm_role role);
 double loom_grouped_seconds(const loom_job *job, double groups, double m, double n, double k, int bits, loom_gemm_role role);
 /* Seconds to move `bytes` through memory in `kernels` kernels. */
@@ -119,7 +119,7 @@ double loom_hop_seconds(const loom_machine *machine, loom_group group, double by
 /* One pass of one micro-batch through something. */
 typedef struct loom_pass {
     double part[LOOM_TIME_PARTS];
-    double weight; /* of the sum: weight gradients, which may wait */
+    double weight;    /* of the sum: weight gradients, which may wait */
     double hidden_dp; /* traffic of sharded weights and gradients beside the sum, under it */
 } loom_pass;
 
@@ -156,19 +156,22 @@ loom_weights loom_layer_weights(const loom_model *model, const loom_degrees *deg
 double loom_embedding_weights(const loom_model *model, const loom_degrees *degrees);
 double loom_head_weights(const loom_model *model, const loom_degrees *degrees); /* matrix and final norm, tied or not */
 
-/* --- reduction of gradients, gathers of parameters (reduction.c) ------------------------------------------------------------------------ */
+/* --- reduction of gradients, gathers of parameters (reduction.c) ------------------------------------------------------------------------
+ */
 typedef struct loom_reduction {
     double exposed;
     double hidden; /* under compute */
 } loom_reduction;
-/* ZeRO-2 and 3: what one micro-batch adds to the passes of something with these weights. ZeRO-2 scatters its gradient; ZeRO-3 gathers weights for
- * the forward, again for the backward, and scatters. Transfers run one layer ahead of compute. */
+/* ZeRO-2 and 3: what one micro-batch adds to the passes of something with these weights. ZeRO-2 scatters its gradient; ZeRO-3 gathers
+ * weights for the forward, again for the backward, and scatters. Transfers run one layer ahead of compute. */
 void loom_add_sharding(const loom_job *job, const loom_degrees *degrees, const loom_weights *weights, loom_pass_pair *pair);
 /* Once a step, after the pipeline. forward, backward: seconds of one micro-batch through the stage, under which things can hide. */
-loom_reduction loom_reduction_cost(const loom_job *job, const loom_degrees *degrees, const loom_weights *weights, double layers, double forward, double backward);
+loom_reduction loom_reduction_cost(const loom_job *job, const loom_degrees *degrees, const loom_weights *weights, double layers,
+                                   double forward, double backward);
 double loom_optimizer_seconds(const loom_job *job, const loom_degrees *degrees, const loom_weights *weights);
 
-/* --- memory of a rank (memory.c) ------------------------------------------------------------------------------------------------------------ */
+/* --- memory of a rank (memory.c)
+ * ------------------------------------------------------------------------------------------------------------ */
 typedef struct loom_memory {
     double part[LOOM_MEMORY_PARTS];
     double allocated, total;
@@ -191,19 +194,22 @@ typedef struct loom_memory_table {
     double norm_kept;       /* bytes that the final norm keeps */
 } loom_memory_table;
 loom_memory_table loom_memory_table_of(const loom_job *job, const loom_degrees *degrees);
-loom_memory loom_memory_of(const loom_job *job, const loom_degrees *degrees, const loom_memory_table *table, const loom_stage_load *load, double in_flight);
-double loom_memory_total(const loom_job *job, const loom_degrees *degrees, const loom_memory_table *table, const loom_stage_load *load, double in_flight);
+loom_memory loom_memory_of(const loom_job *job, const loom_degrees *degrees, const loom_memory_table *table, const loom_stage_load *load,
+                           double in_flight);
+double loom_memory_total(const loom_job *job, const loom_degrees *degrees, const loom_memory_table *table, const loom_stage_load *load,
+                         double in_flight);
 loom_memory loom_stage_memory_of(const loom_job *job, const loom_degrees *degrees, const int *chunk_layers, int stage);
 /* Micro-batches in flight at a stage in whole-stage units. */
 double loom_in_flight(const loom_degrees *degrees, int stage, int64_t micro_batches);
 int loom_degrees_stage_of_chunk(const loom_degrees *degrees, int chunk);
 loom_layer_kind loom_layer_kind_of(const loom_model *model, int64_t layer);
 
-/* --- the step (step.c) ---------------------------------------------------------------------------------------------------------------------- */
+/* --- the step (step.c)
+ * ---------------------------------------------------------------------------------------------------------------------- */
 typedef struct loom_step_cost {
     double seconds;
     double part[LOOM_TIME_PARTS]; /* sum to `seconds` */
-    int busiest;             /* stage */
+    int busiest;                  /* stage */
     int64_t micro_batches;
     double hidden_dp;
     double pass_dp; /* of part[LOOM_TIME_DP]: inside the passes of the busiest stage */

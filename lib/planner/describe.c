@@ -45,7 +45,8 @@ static void tell_table(loom_text *out, const loom_plan_request *request, const l
         loom_layout_describe(&p->layout, layout, sizeof layout);
         snprintf(range, sizeof range, "%.3g-%.3g s", p->low_s, p->high_s);
         loom_text_add(out, "%2d %-47.47s ", i + 1, layout);
-        loom_text_add(out, "%8.3f s %17s %9.0f %4.1f%% %6.1f\n", p->step_s, range, p->tokens_per_s_per_gpu, 100 * p->mfu_causal, gib(p->memory[p->fullest].total));
+        loom_text_add(out, "%8.3f s %17s %9.0f %4.1f%% %6.1f\n", p->step_s, range, p->tokens_per_s_per_gpu, 100 * p->mfu_causal,
+                      gib(p->memory[p->fullest].total));
     }
     (void)request;
 }
@@ -72,7 +73,8 @@ static void tell_memory(loom_text *out, const loom_prediction *p)
         bool shown = p->stages <= 8 || stage == 0 || stage == p->fullest || stage == p->stages - 1;
         if (!shown)
             continue;
-        loom_text_add(out, "  stage %-4d %5.1f of %.1f GiB%s:", stage, gib(m->total), gib(p->memory_limit), stage == p->fullest ? " (fullest)" : "");
+        loom_text_add(out, "  stage %-4d %5.1f of %.1f GiB%s:", stage, gib(m->total), gib(p->memory_limit),
+                      stage == p->fullest ? " (fullest)" : "");
         bool first = true;
         for (int i = 0; i < LOOM_MEMORY_PARTS; i++) {
             if (m->part[i] < 0.01 * m->total)
@@ -106,7 +108,8 @@ static void tell_placement(loom_text *out, const loom_plan_request *request, con
         if (link.domains <= 1)
             loom_text_add(out, "; every tensor-parallel group is inside one domain");
         else
-            loom_text_add(out, "; tensor-parallel groups of %d cross %d domains: only %d of their ranks share fast links", l->tp, link.domains, link.in_domain);
+            loom_text_add(out, "; tensor-parallel groups of %d cross %d domains: only %d of their ranks share fast links", l->tp,
+                          link.domains, link.in_domain);
     }
     loom_text_add(out, "\n");
 }
@@ -120,18 +123,23 @@ static void tell_prediction(loom_text *out, const loom_plan_request *request, co
     loom_text_add(out, "%s on %d devices\n", layout, loom_layout_world(l));
     loom_text_add(out, "  step      ");
     add_seconds(out, p->step_s);
-    loom_text_add(out, " (80 %%: %.3g to %.3g s), %.0f tokens/s, %.0f a device\n", p->low_s, p->high_s, p->tokens_per_s, p->tokens_per_s_per_gpu);
-    loom_text_add(out, "  MFU       %.1f %% counting half of the attention square, %.1f %% all of it; HFU %.1f %%\n", 100 * p->mfu_causal, 100 * p->mfu_full, 100 * p->hfu);
-    loom_text_add(out, "  batch     %lld sequences of %lld tokens: %lld micro-batches of %lld", (long long)l->global_batch, (long long)l->seq, (long long)p->micro_batches, (long long)l->micro_batch);
+    loom_text_add(out, " (80 %%: %.3g to %.3g s), %.0f tokens/s, %.0f a device\n", p->low_s, p->high_s, p->tokens_per_s,
+                  p->tokens_per_s_per_gpu);
+    loom_text_add(out, "  MFU       %.1f %% counting half of the attention square, %.1f %% all of it; HFU %.1f %%\n", 100 * p->mfu_causal,
+                  100 * p->mfu_full, 100 * p->hfu);
+    loom_text_add(out, "  batch     %lld sequences of %lld tokens: %lld micro-batches of %lld", (long long)l->global_batch,
+                  (long long)l->seq, (long long)p->micro_batches, (long long)l->micro_batch);
     if (l->pp > 1)
-        loom_text_add(out, ", idle %.1f %% (bubble %.1f %% of the busy time)", 100 * p->part_s[LOOM_TIME_BUBBLE] / p->step_s, 100 * p->bubble);
+        loom_text_add(out, ", idle %.1f %% (bubble %.1f %% of the busy time)", 100 * p->part_s[LOOM_TIME_BUBBLE] / p->step_s,
+                      100 * p->bubble);
     loom_text_add(out, "\n  layers    ");
     add_runs(out, l->chunk_layers, l->n_chunks);
     loom_text_add(out, l->vpp > 1 ? " on the chunks in model order\n" : " on the stages\n");
     tell_split(out, p);
     tell_placement(out, request, l);
     tell_memory(out, p);
-    loom_text_add(out, "  basis     %.0f %% of the time rests on defaults%s\n", 100 * p->default_share, request->n_measured ? "; scaled by a measured step" : "");
+    loom_text_add(out, "  basis     %.0f %% of the time rests on defaults%s\n", 100 * p->default_share,
+                  request->n_measured ? "; scaled by a measured step" : "");
 }
 
 static void tell_count(loom_text *out, double value)
@@ -164,7 +172,8 @@ static void tell_plan(loom_text *out, const loom_plan_request *request, const lo
     }
     loom_text_add(out, "\nsearched ");
     tell_count(out, (double)plan->legal);
-    loom_text_add(out, " legal layouts in %.2f s, %llu worked out, the others bounded\n", plan->seconds, (unsigned long long)plan->evaluated);
+    loom_text_add(out, " legal layouts in %.2f s, %llu worked out, the others bounded\n", plan->seconds,
+                  (unsigned long long)plan->evaluated);
 }
 
 /* --- JSON, which is YAML too --------------------------------------------------------------------------------------------------------- */
@@ -206,10 +215,14 @@ static void json_prediction(loom_text *out, const loom_prediction *p, const char
 {
     const loom_layout *l = &p->layout;
 
-    loom_text_add(out, "{\"tp\":%d,\"pp\":%d,\"vpp\":%d,\"cp\":%d,\"ep\":%d,\"etp\":%d,\"dp\":%d,\"zero\":%d,\"micro_batch\":%lld,\"recompute\":\"%s\",\"sequence_parallel\":%s,", l->tp, l->pp, l->vpp, l->cp, l->ep,
-                  l->etp, l->dp, l->zero, (long long)l->micro_batch, loom_recompute_name(l->recompute), l->sequence_parallel ? "true" : "false");
-    loom_text_add(out, "\"schedule\":\"%s\",\"cp_kind\":\"%s\",\"order\":[\"%s\",\"%s\",\"%s\",\"%s\"],\"layers_per_stage\":[", loom_schedule_kind_name(l->schedule), loom_cp_kind_name(l->cp_kind),
-                  loom_axis_name(l->order[0]), loom_axis_name(l->order[1]), loom_axis_name(l->order[2]), loom_axis_name(l->order[3]));
+    loom_text_add(out,
+                  "{\"tp\":%d,\"pp\":%d,\"vpp\":%d,\"cp\":%d,\"ep\":%d,\"etp\":%d,\"dp\":%d,\"zero\":%d,\"micro_batch\":%lld,\"recompute\":"
+                  "\"%s\",\"sequence_parallel\":%s,",
+                  l->tp, l->pp, l->vpp, l->cp, l->ep, l->etp, l->dp, l->zero, (long long)l->micro_batch, loom_recompute_name(l->recompute),
+                  l->sequence_parallel ? "true" : "false");
+    loom_text_add(out, "\"schedule\":\"%s\",\"cp_kind\":\"%s\",\"order\":[\"%s\",\"%s\",\"%s\",\"%s\"],\"layers_per_stage\":[",
+                  loom_schedule_kind_name(l->schedule), loom_cp_kind_name(l->cp_kind), loom_axis_name(l->order[0]),
+                  loom_axis_name(l->order[1]), loom_axis_name(l->order[2]), loom_axis_name(l->order[3]));
     for (int i = 0; i < l->n_chunks; i++)
         loom_text_add(out, "%s%lld", i ? "," : "", (long long)l->chunk_layers[i]);
     loom_text_add(out, "],");
@@ -249,7 +262,8 @@ static void json_plan(loom_text *out, const loom_plan *plan)
         loom_text_add(out, ",\n");
         json_list(out, "front", plan->front, plan->n_front, NULL);
     }
-    loom_text_add(out, ",\n\"search\":{\"legal\":%llu,\"evaluated\":%llu,", (unsigned long long)plan->legal, (unsigned long long)plan->evaluated);
+    loom_text_add(out, ",\n\"search\":{\"legal\":%llu,\"evaluated\":%llu,", (unsigned long long)plan->legal,
+                  (unsigned long long)plan->evaluated);
     field(out, "seconds", plan->seconds, ",");
     loom_text_add(out, "\"peak_bytes\":%zu},\n\"rejected\":{", plan->peak_bytes);
     for (int i = 0; i < plan->n_rejected; i++)
@@ -268,13 +282,15 @@ static void json_plan(loom_text *out, const loom_plan *plan)
     loom_text_add(out, "}\n");
 }
 
-/* --- YAML: the layout file, with what was predicted as a comment ------------------------------------------------------------------------ */
+/* --- YAML: the layout file, with what was predicted as a comment ------------------------------------------------------------------------
+ */
 
 static void yaml_layout(loom_text *out, const loom_prediction *p)
 {
     char *yaml = NULL;
 
-    loom_text_add(out, "# predicted: %.4g s a step (%.4g to %.4g), %.1f of %.1f GiB on stage %d\n", p->step_s, p->low_s, p->high_s, gib(p->memory[p->fullest].total), gib(p->memory_limit), p->fullest);
+    loom_text_add(out, "# predicted: %.4g s a step (%.4g to %.4g), %.1f of %.1f GiB on stage %d\n", p->step_s, p->low_s, p->high_s,
+                  gib(p->memory[p->fullest].total), gib(p->memory_limit), p->fullest);
     if (loom_layout_yaml(&p->layout, &yaml) == LOOM_OK)
         loom_text_add(out, "%s", yaml);
     else
@@ -297,7 +313,8 @@ loom_status loom_plan_describe(const loom_plan_request *request, const loom_plan
     return loom_text_take(&out, text);
 }
 
-loom_status loom_prediction_describe(const loom_plan_request *request, const loom_prediction *prediction, loom_plan_format format, char **text)
+loom_status loom_prediction_describe(const loom_plan_request *request, const loom_prediction *prediction, loom_plan_format format,
+                                     char **text)
 {
     loom_text out = {0};
 

@@ -23,8 +23,8 @@ static void explain_memory(loom_text *out, const loom_prediction *p)
     for (int i = 0; i < LOOM_MEMORY_PARTS; i++)
         if (i != most && m->part[i] > m->part[second])
             second = i;
-    loom_text_add(out, "needs %.1f of %.1f GiB on stage %d, of which %.1f %s and %.1f %s", m->total / 0x1p30, p->memory_limit / 0x1p30, p->fullest, m->part[most] / 0x1p30, loom_memory_part_name(most),
-                  m->part[second] / 0x1p30, loom_memory_part_name(second));
+    loom_text_add(out, "needs %.1f of %.1f GiB on stage %d, of which %.1f %s and %.1f %s", m->total / 0x1p30, p->memory_limit / 0x1p30,
+                  p->fullest, m->part[most] / 0x1p30, loom_memory_part_name(most), m->part[second] / 0x1p30, loom_memory_part_name(second));
 }
 
 static void compare(loom_text *out, const loom_prediction *asked, const loom_prediction *best)
@@ -105,8 +105,9 @@ static void map_ranks(loom_text *out, const loom_topology *t, const loom_layout 
     loom_text_add(out, "%6s %5s %6s %7s %5s %5s %5s %5s %5s %5s\n", "rank", "node", "local", "domain", "tp", "cp", "dp", "pp", "etp", "ep");
     for (int rank = 0; rank < world; rank++) {
         loom_coords c = loom_layout_coords(l, rank);
-        loom_text_add(out, "%6d %5d %6d %7d %5d %5d %5d %5d %5d %5d\n", rank, loom_topology_node_of(t, rank), loom_topology_local_rank(t, rank), loom_topology_domain_of(t, rank), c.at[LOOM_AXIS_TP],
-                      c.at[LOOM_AXIS_CP], c.at[LOOM_AXIS_DP], c.at[LOOM_AXIS_PP], c.at[LOOM_AXIS_ETP], c.at[LOOM_AXIS_EP]);
+        loom_text_add(out, "%6d %5d %6d %7d %5d %5d %5d %5d %5d %5d\n", rank, loom_topology_node_of(t, rank),
+                      loom_topology_local_rank(t, rank), loom_topology_domain_of(t, rank), c.at[LOOM_AXIS_TP], c.at[LOOM_AXIS_CP],
+                      c.at[LOOM_AXIS_DP], c.at[LOOM_AXIS_PP], c.at[LOOM_AXIS_ETP], c.at[LOOM_AXIS_EP]);
     }
 }
 

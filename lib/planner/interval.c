@@ -5,8 +5,9 @@
 
 /* Relative 80 % spread of each part. GEMM tables are good to a few percent, overlap of communication is anybody's guess. */
 static const double spread[LOOM_TIME_PARTS] = {
-    [LOOM_TIME_GEMM] = 0.09, [LOOM_TIME_ATTENTION] = 0.17, [LOOM_TIME_POINTWISE] = 0.27, [LOOM_TIME_LAUNCH] = 0.4, [LOOM_TIME_TP] = 0.27, [LOOM_TIME_CP] = 0.4,
-    [LOOM_TIME_EP] = 0.45,   [LOOM_TIME_DP] = 0.4,         [LOOM_TIME_PP] = 0.45,        [LOOM_TIME_BUBBLE] = 0.15, [LOOM_TIME_OPTIMIZER] = 0.3, [LOOM_TIME_OTHER] = 0.6,
+    [LOOM_TIME_GEMM] = 0.09, [LOOM_TIME_ATTENTION] = 0.17, [LOOM_TIME_POINTWISE] = 0.27, [LOOM_TIME_LAUNCH] = 0.4,
+    [LOOM_TIME_TP] = 0.27,   [LOOM_TIME_CP] = 0.4,         [LOOM_TIME_EP] = 0.45,        [LOOM_TIME_DP] = 0.4,
+    [LOOM_TIME_PP] = 0.45,   [LOOM_TIME_BUBBLE] = 0.15,    [LOOM_TIME_OPTIMIZER] = 0.3,  [LOOM_TIME_OTHER] = 0.6,
 };
 
 /* The constant that decides each part. */

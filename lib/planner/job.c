@@ -31,7 +31,9 @@ static void read_groups(const loom_topology *t, loom_machine *machine)
 
 static loom_constant constant_of(loom_figure figure, const char *what)
 {
-    loom_basis basis = figure.origin == LOOM_ORIGIN_MEASURED ? LOOM_BASIS_MEASURED : figure.origin == LOOM_ORIGIN_GIVEN || figure.origin == LOOM_ORIGIN_READ ? LOOM_BASIS_GIVEN : LOOM_BASIS_SHEET;
+    loom_basis basis = figure.origin == LOOM_ORIGIN_MEASURED                                     ? LOOM_BASIS_MEASURED
+                       : figure.origin == LOOM_ORIGIN_GIVEN || figure.origin == LOOM_ORIGIN_READ ? LOOM_BASIS_GIVEN
+                                                                                                 : LOOM_BASIS_SHEET;
     return (loom_constant){figure.value, basis, what};
 }
 
@@ -81,8 +83,11 @@ static void read_laws(const loom_topology *t, loom_machine *machine)
 {
     for (int i = 0; i < t->n_laws; i++) {
         const loom_pattern_law *law = &t->laws[i];
-        loom_device_constant first = law->pattern == LOOM_PATTERN_ALL_REDUCE ? LOOM_DEV_LINK_REDUCE_2 : law->pattern == LOOM_PATTERN_ALL_TO_ALL ? LOOM_DEV_LINK_EXCHANGE_2 : LOOM_DEV_LINK_GATHER_2;
-        if (law->bandwidth.origin != LOOM_ORIGIN_MEASURED || law->level > LOOM_LEVEL_NODE || (law->pattern != LOOM_PATTERN_ALL_REDUCE && law->pattern != LOOM_PATTERN_ALL_TO_ALL && law->pattern != LOOM_PATTERN_ALL_GATHER))
+        loom_device_constant first = law->pattern == LOOM_PATTERN_ALL_REDUCE   ? LOOM_DEV_LINK_REDUCE_2
+                                     : law->pattern == LOOM_PATTERN_ALL_TO_ALL ? LOOM_DEV_LINK_EXCHANGE_2
+                                                                               : LOOM_DEV_LINK_GATHER_2;
+        if (law->bandwidth.origin != LOOM_ORIGIN_MEASURED || law->level > LOOM_LEVEL_NODE ||
+            (law->pattern != LOOM_PATTERN_ALL_REDUCE && law->pattern != LOOM_PATTERN_ALL_TO_ALL && law->pattern != LOOM_PATTERN_ALL_GATHER))
             continue;
         int at = law->ranks <= 2 ? 0 : law->ranks <= 5 ? 1 : 2;
         for (int size = at; size < 3; size++) /* larger groups until a law of their own follows */
@@ -108,7 +113,8 @@ static void read_host_links(const loom_topology *t, const loom_chip *chip, loom_
     static const double left[3] = {1, 0.8, 0.6}; /* what 2, 4 and 8 ranks get of it each: they share bridges and host memory */
     for (int size = 0; size < 3; size++)
         for (int kind = 0; kind < 3; kind++)
-            machine->dev[LOOM_DEV_LINK_REDUCE_2 + 3 * kind + size] = (loom_constant){whole * left[size], LOOM_BASIS_DEFAULT, "PCIe through the host"};
+            machine->dev[LOOM_DEV_LINK_REDUCE_2 + 3 * kind + size] =
+                (loom_constant){whole * left[size], LOOM_BASIS_DEFAULT, "PCIe through the host"};
 }
 
 static const loom_chip *weakest(const loom_topology *t)
@@ -204,7 +210,10 @@ loom_status loom_job_make(const loom_plan_request *request, loom_job *job)
 
     memset(job, 0, sizeof *job);
     if (!framework)
-        return loom_fail(LOOM_E_INVALID, "no framework is called %s; rankloom, nemo, megatron-bridge, megatron-lm, megatron-deepspeed, torchtitan, composer-fsdp, maxtext and llm.c are", request->framework);
+        return loom_fail(LOOM_E_INVALID,
+                         "no framework is called %s; rankloom, nemo, megatron-bridge, megatron-lm, megatron-deepspeed, torchtitan, "
+                         "composer-fsdp, maxtext and llm.c are",
+                         request->framework);
     if (request->train.global_batch < 1)
         return loom_fail(LOOM_E_INVALID, "a plan needs the global batch (train.global_batch, or --global-batch), in sequences");
     loom_status status = loom_machine_of(request->topology, &job->machine);
@@ -264,8 +273,19 @@ loom_schedule_kind loom_schedule_kind_of(loom_pipeline pipeline)
 
 void loom_degrees_of_layout(const loom_layout *l, const loom_job *job, loom_degrees *g, int *chunk_layers)
 {
-    *g = (loom_degrees){.tp = l->tp, .cp = l->cp, .dp = l->dp, .pp = l->pp, .vpp = l->vpp, .ep = l->ep, .etp = l->etp, .zero = l->zero, .micro_batch = (int)l->micro_batch,
-                        .sequence_parallel = l->sequence_parallel && l->tp > 1, .pipeline = loom_pipeline_of(l->schedule), .recompute = l->recompute, .cp_kind = l->cp_kind};
+    *g = (loom_degrees){.tp = l->tp,
+                        .cp = l->cp,
+                        .dp = l->dp,
+                        .pp = l->pp,
+                        .vpp = l->vpp,
+                        .ep = l->ep,
+                        .etp = l->etp,
+                        .zero = l->zero,
+                        .micro_batch = (int)l->micro_batch,
+                        .sequence_parallel = l->sequence_parallel && l->tp > 1,
+                        .pipeline = loom_pipeline_of(l->schedule),
+                        .recompute = l->recompute,
+                        .cp_kind = l->cp_kind};
     memcpy(g->order, l->order, sizeof g->order);
     loom_degrees_place(g, &job->machine);
     for (int i = 0; i < l->n_chunks; i++)

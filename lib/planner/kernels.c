@@ -13,7 +13,8 @@ static double gemm_flop_seconds(const loom_machine *machine, double m, double n,
         rate = loom_dev(machine, LOOM_DEV_PEAK_8) * loom_dev(machine, LOOM_DEV_SHARE_8);
     else if (bits == 4) /* weight gradients stay 8-bit in 4-bit recipes as often as not; the share is fitted to their mix */
         rate = loom_dev(machine, LOOM_DEV_PEAK_4) * loom_dev(machine, LOOM_DEV_SHARE_4);
-    double small = (loom_dev(machine, LOOM_DEV_GEMM_M0) + grouped_0) / m + (loom_dev(machine, LOOM_DEV_GEMM_N0) + grouped_0) / n + (k0 + grouped_0) / k;
+    double small = (loom_dev(machine, LOOM_DEV_GEMM_M0) + grouped_0) / m + (loom_dev(machine, LOOM_DEV_GEMM_N0) + grouped_0) / n +
+                   (k0 + grouped_0) / k;
     return 2 * m * n * k * (1 + rate / rate16 * small) / (rate * loom_dev(machine, LOOM_DEV_SUSTAINED));
 }
 
@@ -44,13 +45,16 @@ double loom_gemm_seconds(const loom_job *job, double m, double n, double k, int 
 double loom_grouped_seconds(const loom_job *job, double groups, double m, double n, double k, int bits, loom_gemm_role role)
 {
     const loom_machine *machine = &job->machine;
-    double flop = gemm_flop_seconds(machine, m, n, k, bits, role, loom_dev(machine, LOOM_DEV_GROUPED_0)) / loom_dev(machine, LOOM_DEV_GROUPED_SHARE);
+    double flop =
+        gemm_flop_seconds(machine, m, n, k, bits, role, loom_dev(machine, LOOM_DEV_GROUPED_0)) / loom_dev(machine, LOOM_DEV_GROUPED_SHARE);
     double memory = gemm_memory_seconds(machine, m, n, k, bits, role);
 
-    return groups * (flop > memory ? flop : memory) + quantise_seconds(job, groups * m, k, bits, role) + loom_dev(machine, LOOM_DEV_GEMM_START);
+    return groups * (flop > memory ? flop : memory) + quantise_seconds(job, groups * m, k, bits, role) +
+           loom_dev(machine, LOOM_DEV_GEMM_START);
 }
 
 double loom_stream_seconds(const loom_machine *machine, double bytes, double kernels)
 {
-    return bytes / (loom_dev(machine, LOOM_DEV_MEMORY_RATE) * loom_dev(machine, LOOM_DEV_MEMORY_SHARE)) + kernels * loom_dev(machine, LOOM_DEV_KERNEL_GAP);
+    return bytes / (loom_dev(machine, LOOM_DEV_MEMORY_RATE) * loom_dev(machine, LOOM_DEV_MEMORY_SHARE)) +
+           kernels * loom_dev(machine, LOOM_DEV_KERNEL_GAP);
 }

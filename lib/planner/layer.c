@@ -135,7 +135,7 @@ static void add_fused_core(const shape *s, loom_pass_pair *pair)
 {
     const loom_machine *machine = &s->job->machine;
     double keys = mean_keys(s), heads = (double)s->model->heads / s->degrees->tp;
-    double flop = s->tokens * keys * heads * (qk_dim(s->model) + value_dim(s->model)); /* causal */
+    double flop = s->tokens * keys * heads * (qk_dim(s->model) + value_dim(s->model));   /* causal */
     bool portable = loom_soft(s->job, LOOM_SOFT_FLASH) < 2 || s->model->attention_sinks; /* which the best kernels do not have */
     double rate = loom_dev(machine, LOOM_DEV_PEAK_16) * loom_dev(machine, LOOM_DEV_SUSTAINED);
     double forward = rate * loom_dev(machine, portable ? LOOM_DEV_FLASH2_FORWARD : LOOM_DEV_ATTENTION_FORWARD);
@@ -177,7 +177,8 @@ static void add_context_exchange(const shape *s, loom_pass_pair *pair)
     const loom_machine *machine = &s->job->machine;
     loom_group group = g->places.cp;
     double heads = (double)s->model->heads / g->tp;
-    double kv_width = s->model->mla.kv_rank ? heads * (qk_dim(s->model) + value_dim(s->model)) : 2 * kv_heads_of_rank(s) * s->model->head_dim;
+    double kv_width =
+        s->model->mla.kv_rank ? heads * (qk_dim(s->model) + value_dim(s->model)) : 2 * kv_heads_of_rank(s) * s->model->head_dim;
     double kv = s->job->element * s->tokens * kv_width;
     double q = s->job->element * s->tokens * heads * (qk_dim(s->model) + value_dim(s->model)); /* queries, and outputs */
 
@@ -215,7 +216,7 @@ static void add_block_collectives(const shape *s, loom_pass_pair *pair, double b
         pair->backward.part[LOOM_TIME_TP] += 2.5 * one * exposed;
     } else {
         double one = loom_reduce_seconds(machine, group, bytes);
-        pair->forward.part[LOOM_TIME_TP] += one; /* nothing to chunk it with */
+        pair->forward.part[LOOM_TIME_TP] += one;            /* nothing to chunk it with */
         pair->backward.part[LOOM_TIME_TP] += one * exposed; /* beside the weight gradient */
     }
 }
@@ -356,7 +357,8 @@ loom_pass_pair loom_layer_cost(const loom_job *job, const loom_degrees *degrees,
 {
     shape s = shape_of(job, degrees);
     loom_pass_pair pair = {0};
-    double kernels = loom_soft(job, LOOM_SOFT_KERNELS_DENSE) + (kind == LOOM_LAYER_EXPERTS ? loom_soft(job, LOOM_SOFT_KERNELS_MOE) : 0) + (degrees->tp > 1 ? loom_soft(job, LOOM_SOFT_KERNELS_TP) : 0);
+    double kernels = loom_soft(job, LOOM_SOFT_KERNELS_DENSE) + (kind == LOOM_LAYER_EXPERTS ? loom_soft(job, LOOM_SOFT_KERNELS_MOE) : 0) +
+                     (degrees->tp > 1 ? loom_soft(job, LOOM_SOFT_KERNELS_TP) : 0);
     double backward_kernels = 2 * kernels;
 
     add_norm(&s, &pair);
@@ -410,7 +412,8 @@ loom_pass_pair loom_embedding_cost(const loom_job *job, const loom_degrees *degr
     if (degrees->tp > 1) {
         loom_group group = degrees->places.tp;
         double bytes = job->element * s.tokens * s.model->hidden;
-        pair.forward.part[LOOM_TIME_TP] += degrees->sequence_parallel ? loom_gather_seconds(&job->machine, group, bytes) : loom_reduce_seconds(&job->machine, group, bytes);
+        pair.forward.part[LOOM_TIME_TP] += degrees->sequence_parallel ? loom_gather_seconds(&job->machine, group, bytes)
+                                                                      : loom_reduce_seconds(&job->machine, group, bytes);
         if (degrees->sequence_parallel)
             pair.backward.part[LOOM_TIME_TP] += loom_gather_seconds(&job->machine, group, bytes);
     }

@@ -73,7 +73,9 @@ static loom_status read_condition(const char *text, bool excludes, loom_conditio
 
     condition->excludes = excludes;
     if (!text[length] || !find_field(text, length, &condition->field))
-        return loom_fail(LOOM_E_INVALID, "%s: expected tp, cp, dp, pp, vpp, ep, etp, zero, mbs, sp, schedule, recompute or cp_kind with =, < or > and a value", text);
+        return loom_fail(
+            LOOM_E_INVALID,
+            "%s: expected tp, cp, dp, pp, vpp, ep, etp, zero, mbs, sp, schedule, recompute or cp_kind with =, < or > and a value", text);
     condition->relation = text[length];
     if (!read_value(condition->field, value, &condition->value))
         return loom_fail(LOOM_E_INVALID, "%s: %s is no value of %.*s", text, value, (int)length, text);
@@ -124,10 +126,10 @@ bool loom_limits_allow(const loom_limits *limits, loom_field field, int64_t valu
 
 static void put(loom_layout *l, loom_field field, int64_t value)
 {
-    static const loom_axis axis_of[] = {[LOOM_FIELD_TP] = LOOM_AXIS_TP, [LOOM_FIELD_CP] = LOOM_AXIS_CP, [LOOM_FIELD_DP] = LOOM_AXIS_DP, [LOOM_FIELD_PP] = LOOM_AXIS_PP,
-                                        [LOOM_FIELD_EP] = LOOM_AXIS_EP, [LOOM_FIELD_ETP] = LOOM_AXIS_ETP};
-    int *const degrees[] = {[LOOM_FIELD_TP] = &l->tp, [LOOM_FIELD_CP] = &l->cp, [LOOM_FIELD_DP] = &l->dp, [LOOM_FIELD_PP] = &l->pp, [LOOM_FIELD_VPP] = &l->vpp, [LOOM_FIELD_EP] = &l->ep,
-                            [LOOM_FIELD_ETP] = &l->etp, [LOOM_FIELD_ZERO] = &l->zero};
+    static const loom_axis axis_of[] = {[LOOM_FIELD_TP] = LOOM_AXIS_TP, [LOOM_FIELD_CP] = LOOM_AXIS_CP, [LOOM_FIELD_DP] = LOOM_AXIS_DP,
+                                        [LOOM_FIELD_PP] = LOOM_AXIS_PP, [LOOM_FIELD_EP] = LOOM_AXIS_EP, [LOOM_FIELD_ETP] = LOOM_AXIS_ETP};
+    int *const degrees[] = {[LOOM_FIELD_TP] = &l->tp,   [LOOM_FIELD_CP] = &l->cp, [LOOM_FIELD_DP] = &l->dp,   [LOOM_FIELD_PP] = &l->pp,
+                            [LOOM_FIELD_VPP] = &l->vpp, [LOOM_FIELD_EP] = &l->ep, [LOOM_FIELD_ETP] = &l->etp, [LOOM_FIELD_ZERO] = &l->zero};
 
     if (field <= LOOM_FIELD_ZERO)
         *degrees[field] = (int)value;

@@ -37,7 +37,8 @@ static double ring_rate(const loom_machine *machine, loom_device_constant two, l
 
 static double ring_latency(const loom_machine *machine, loom_group group)
 {
-    double seconds = group.inside > 1 ? loom_dev(machine, LOOM_DEV_LINK_START) + loom_dev(machine, LOOM_DEV_LINK_HOP) * (group.inside - 1) : 0;
+    double seconds =
+        group.inside > 1 ? loom_dev(machine, LOOM_DEV_LINK_START) + loom_dev(machine, LOOM_DEV_LINK_HOP) * (group.inside - 1) : 0;
 
     if (group.domains > 1)
         seconds += loom_dev(machine, LOOM_DEV_NET_START) + loom_dev(machine, LOOM_DEV_NET_HOP) * (group.domains - 1);
@@ -72,7 +73,8 @@ double loom_exchange_seconds(const loom_machine *machine, loom_group group, doub
     double leaving = bytes * (group.n - group.inside) / group.n;
     if (once > 1)
         leaving *= first_copies(once, group.domains);
-    double inside = group.inside > 1 ? bytes * (group.inside - 1) / group.inside / link_rate(machine, LOOM_DEV_LINK_EXCHANGE_2, group.inside) : 0;
+    double inside =
+        group.inside > 1 ? bytes * (group.inside - 1) / group.inside / link_rate(machine, LOOM_DEV_LINK_EXCHANGE_2, group.inside) : 0;
     double outside = group.domains > 1 ? leaving / net_rate(machine, group.domains) : 0;
     return (inside > outside ? inside : outside) + ring_latency(machine, group);
 }

@@ -111,7 +111,8 @@ static double layer_bytes(const measure *m, loom_layer_kind kind, int repeat)
     double h = m->model->hidden;
     double norms = (repeat & LOOM_REPEAT_NORM ? 4 : 8) * m->outer * h; /* inputs of two norms, and what they give */
     double masks = loom_soft(m->job, LOOM_SOFT_DROPOUT) > 0 ? 2 * m->outer * h : 0;
-    double body = kind == LOOM_LAYER_DENSE ? mlp_bytes(m, m->tokens, (double)m->model->ffn / m->degrees->tp, repeat) : experts_bytes(m, repeat);
+    double body =
+        kind == LOOM_LAYER_DENSE ? mlp_bytes(m, m->tokens, (double)m->model->ffn / m->degrees->tp, repeat) : experts_bytes(m, repeat);
 
     return norms + masks + attention_bytes(m, repeat) + body;
 }
@@ -126,7 +127,8 @@ static double kept_bytes(const measure *m, loom_layer_kind kind)
 /* Working set of the widest layer: gradients of its widest activation and, when it is recomputed, what it then keeps. */
 static double transient_bytes(const measure *m, loom_layer_kind kind)
 {
-    double width = kind == LOOM_LAYER_DENSE ? m->tokens * m->model->ffn / m->degrees->tp : m->tokens / m->degrees->tp * m->model->moe.top_k * m->model->moe.ffn;
+    double width = kind == LOOM_LAYER_DENSE ? m->tokens * m->model->ffn / m->degrees->tp
+                                            : m->tokens / m->degrees->tp * m->model->moe.top_k * m->model->moe.ffn;
     double gradients = loom_soft(m->job, LOOM_SOFT_TRANSIENT) * (2 * gates(m) * width + 4 * m->outer * m->model->hidden);
     double again = m->degrees->recompute == LOOM_RECOMPUTE_NONE ? 0 : layer_bytes(m, kind, 0) - kept_bytes(m, kind);
 
@@ -196,17 +198,20 @@ static void add_loss(loom_memory *memory, const loom_job *job, const loom_memory
     memory->part[LOOM_MEMORY_ACTIVATIONS] += t->norm_kept;
 }
 
-static void add_buffers(loom_memory *memory, const loom_job *job, const loom_degrees *g, double widest_layer, double widest_dense, double head)
+static void add_buffers(loom_memory *memory, const loom_job *job, const loom_degrees *g, double widest_layer, double widest_dense,
+                        double head)
 {
     double tokens = (double)g->micro_batch * job->seq / g->cp;
 
     if (g->sequence_parallel && g->tp > 1) /* two gathered inputs */
         memory->part[LOOM_MEMORY_BUFFERS] += 2 * job->element * tokens * job->model.hidden;
     if (g->zero == 3) /* two layers gathered, one whole gradient */
-        memory->part[LOOM_MEMORY_BUFFERS] += (2 * loom_soft(job, LOOM_SOFT_GATHER_BYTES) + loom_soft(job, LOOM_SOFT_GRADIENT_BYTES)) * widest_layer;
+        memory->part[LOOM_MEMORY_BUFFERS] +=
+            (2 * loom_soft(job, LOOM_SOFT_GATHER_BYTES) + loom_soft(job, LOOM_SOFT_GRADIENT_BYTES)) * widest_layer;
     if (g->zero == 2) /* a layer's whole gradient, until it is scattered */
         memory->part[LOOM_MEMORY_BUFFERS] += loom_soft(job, LOOM_SOFT_GRADIENT_BYTES) * widest_layer;
-    memory->part[LOOM_MEMORY_WORKSPACE] += 2 * (loom_soft(job, LOOM_SOFT_WEIGHT_SCRATCH) * widest_dense + loom_soft(job, LOOM_SOFT_HEAD_SCRATCH) * head);
+    memory->part[LOOM_MEMORY_WORKSPACE] +=
+        2 * (loom_soft(job, LOOM_SOFT_WEIGHT_SCRATCH) * widest_dense + loom_soft(job, LOOM_SOFT_HEAD_SCRATCH) * head);
 }
 
 static void total_up(loom_memory *memory, const loom_job *job)
@@ -222,7 +227,8 @@ static void total_up(loom_memory *memory, const loom_job *job)
     memory->total = memory->allocated + memory->part[LOOM_MEMORY_SLACK];
 }
 
-loom_memory loom_memory_of(const loom_job *job, const loom_degrees *g, const loom_memory_table *t, const loom_stage_load *load, double in_flight)
+loom_memory loom_memory_of(const loom_job *job, const loom_degrees *g, const loom_memory_table *t, const loom_stage_load *load,
+                           double in_flight)
 {
     loom_memory memory = {.in_flight = in_flight};
     loom_weights weights = {0, 0};
@@ -253,7 +259,8 @@ loom_memory loom_memory_of(const loom_job *job, const loom_degrees *g, const loo
     return memory;
 }
 
-double loom_memory_total(const loom_job *job, const loom_degrees *g, const loom_memory_table *t, const loom_stage_load *load, double in_flight)
+double loom_memory_total(const loom_job *job, const loom_degrees *g, const loom_memory_table *t, const loom_stage_load *load,
+                         double in_flight)
 {
     return loom_memory_of(job, g, t, load, in_flight).total;
 }

@@ -38,7 +38,8 @@ static loom_status read_one(const char *text, loom_override *o)
     const char *dot = strchr(text, '.'), *equals = dot ? strchr(dot, '=') : NULL;
 
     if (!dot || !equals || dot - text >= (int)sizeof o->owner || equals - dot > (int)sizeof name)
-        return loom_fail(LOOM_E_INVALID, "--set %s: expected DEVICE.CONSTANT=VALUE or FRAMEWORK.CONSTANT=VALUE, such as h100.sustained=0.8", text);
+        return loom_fail(LOOM_E_INVALID, "--set %s: expected DEVICE.CONSTANT=VALUE or FRAMEWORK.CONSTANT=VALUE, such as h100.sustained=0.8",
+                         text);
     snprintf(o->owner, sizeof o->owner, "%.*s", (int)(dot - text), text);
     snprintf(name, sizeof name, "%.*s", (int)(equals - dot - 1), dot + 1);
     o->device = loom_device_constant_find(name);

@@ -20,8 +20,8 @@ static double most(const double *at, int n)
 }
 
 /* Every stage waits for those before it to fill, is busy m times, and then for those after it to drain, except as far as its own
- * surplus of work hides them: in the steady state a heavy stage i finds its next input k = min(p-i-1, m-1) slots early. With v chunks a stage
- * fill and drain are v times shorter. */
+ * surplus of work hides them: in the steady state a heavy stage i finds its next input k = min(p-i-1, m-1) slots early. With v chunks a
+ * stage fill and drain are v times shorter. */
 static double one_f_one_b(const loom_pipe *pipe)
 {
     int p = pipe->stages, v = pipe->chunks;
@@ -45,7 +45,8 @@ static double gpipe(const loom_pipe *pipe)
     int p = pipe->stages;
     double m = (double)pipe->micro_batches;
 
-    return (m - 1) * (most(pipe->forward, p) + most(pipe->backward, p)) + sum(pipe->forward, p) + sum(pipe->backward, p) + 2 * (m + p - 1) * pipe->hop;
+    return (m - 1) * (most(pipe->forward, p) + most(pipe->backward, p)) + sum(pipe->forward, p) + sum(pipe->backward, p) +
+           2 * (m + p - 1) * pipe->hop;
 }
 
 /* Mean passes of a stage: forward, input gradient, weight gradient. */
@@ -76,7 +77,8 @@ static double zero_bubble_h1(const loom_pipe *pipe)
     return (double)pipe->micro_batches * mean.busiest + (pipe->stages - 1) * (mean.f + fmax(0, mean.i - mean.w)) + hops(pipe);
 }
 
-/* The same with twice the micro-batches in flight: another weight gradient for every wait, the ramp of forwards overlaps the next step's. */
+/* The same with twice the micro-batches in flight: another weight gradient for every wait, the ramp of forwards overlaps the next step's.
+ */
 static double zero_bubble_h2(const loom_pipe *pipe)
 {
     passes mean = mean_passes(pipe);
@@ -101,7 +103,8 @@ static double dual_pipe(const loom_pipe *pipe)
     double f = sum(pipe->forward, p) / p, b = sum(pipe->backward, p) / p, w = sum(pipe->weight, p) / p;
     double bubble = fmax(0, (p / 2.0 - 1) * (f + b + b - 3 * w));
 
-    return pipe->micro_batches * (most(pipe->forward, p) + most(pipe->backward, p)) + bubble + 2 * (pipe->micro_batches + p - 1) * pipe->hop;
+    return pipe->micro_batches * (most(pipe->forward, p) + most(pipe->backward, p)) + bubble +
+           2 * (pipe->micro_batches + p - 1) * pipe->hop;
 }
 
 double loom_pipe_seconds(const loom_pipe *pipe)

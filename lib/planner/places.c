@@ -40,7 +40,8 @@ static loom_group along(const loom_machine *machine, int n, int stride)
     return group(n, inside(machine, n, stride));
 }
 
-/* A folded axis of `n` ranks that begins at `first` in the numbering tp, cp, dp of a stage: it takes what is left of tp, then of cp, then of dp. */
+/* A folded axis of `n` ranks that begins at `first` in the numbering tp, cp, dp of a stage: it takes what is left of tp, then of cp, then
+ * of dp. */
 static loom_group folded(const loom_degrees *g, const loom_machine *machine, const int stride[4], int first, int n)
 {
     const int degree[3] = {g->tp, g->cp, g->dp};

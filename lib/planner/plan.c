@@ -169,8 +169,9 @@ static loom_status find_binding(planning *p)
         return status;
     if (free_of_memory->seconds < 0.98 * best->step_s) {
         describe(free_of_memory, &p->job, layout, sizeof layout);
-        snprintf(p->plan->binding, sizeof p->plan->binding, "memory: stage %d takes %.1f of %.1f GiB; with %.1f GiB, %s would take %.3g s", best->fullest, best->memory[best->fullest].total / 0x1p30,
-                 best->memory_limit / 0x1p30, free_of_memory->fullest / 0x1p30, layout, free_of_memory->seconds);
+        snprintf(p->plan->binding, sizeof p->plan->binding, "memory: stage %d takes %.1f of %.1f GiB; with %.1f GiB, %s would take %.3g s",
+                 best->fullest, best->memory[best->fullest].total / 0x1p30, best->memory_limit / 0x1p30, free_of_memory->fullest / 0x1p30,
+                 layout, free_of_memory->seconds);
         return LOOM_OK;
     }
     for (int i = 1; i < (int)(sizeof waits / sizeof waits[0]); i++)
@@ -180,7 +181,8 @@ static loom_status find_binding(planning *p)
     if (share > 0.1)
         snprintf(p->plan->binding, sizeof p->plan->binding, "%s takes %.0f %% of the step", waits[most].words, 100 * share);
     else
-        snprintf(p->plan->binding, sizeof p->plan->binding, "compute: GEMM and attention take %.0f %% of the step", 100 * (best->part_s[LOOM_TIME_GEMM] + best->part_s[LOOM_TIME_ATTENTION]) / best->step_s);
+        snprintf(p->plan->binding, sizeof p->plan->binding, "compute: GEMM and attention take %.0f %% of the step",
+                 100 * (best->part_s[LOOM_TIME_GEMM] + best->part_s[LOOM_TIME_ATTENTION]) / best->step_s);
     return LOOM_OK;
 }
 
@@ -209,7 +211,9 @@ static void compare_runner_up(loom_plan *plan)
     if (behind < 0.001 * best->step_s)
         snprintf(plan->runner_up, sizeof plan->runner_up, "%s is as fast", layout);
     else
-        snprintf(plan->runner_up, sizeof plan->runner_up, "%s is %.1f %% slower: %.3g s more for %s; it would win if that cost %.0f %% less", layout, 100 * behind / best->step_s, excess, words_of(part), 100 * needed);
+        snprintf(plan->runner_up, sizeof plan->runner_up,
+                 "%s is %.1f %% slower: %.3g s more for %s; it would win if that cost %.0f %% less", layout, 100 * behind / best->step_s,
+                 excess, words_of(part), 100 * needed);
 }
 
 /* What one could change, cheapest first: a switch, a number in the run file, then hardware. */
@@ -332,8 +336,19 @@ static void explain_nothing(planning *p)
         for (int j = 0; j < pp.count; j++) {
             loom_found *found = p->merged;
             int dp = space.world / (tp.at[i] * pp.at[j]);
-            found->degrees = (loom_degrees){.tp = tp.at[i], .cp = 1, .dp = dp, .pp = pp.at[j], .vpp = 1, .ep = 1, .etp = 1, .zero = dp > 1 ? 3 : 0, .micro_batch = 1, .sequence_parallel = tp.at[i] > 1,
-                                            .pipeline = LOOM_PIPE_1F1B, .recompute = LOOM_RECOMPUTE_FULL, .order = {LOOM_AXIS_TP, LOOM_AXIS_CP, LOOM_AXIS_DP, LOOM_AXIS_PP}};
+            found->degrees = (loom_degrees){.tp = tp.at[i],
+                                            .cp = 1,
+                                            .dp = dp,
+                                            .pp = pp.at[j],
+                                            .vpp = 1,
+                                            .ep = 1,
+                                            .etp = 1,
+                                            .zero = dp > 1 ? 3 : 0,
+                                            .micro_batch = 1,
+                                            .sequence_parallel = tp.at[i] > 1,
+                                            .pipeline = LOOM_PIPE_1F1B,
+                                            .recompute = LOOM_RECOMPUTE_FULL,
+                                            .order = {LOOM_AXIS_TP, LOOM_AXIS_CP, LOOM_AXIS_DP, LOOM_AXIS_PP}};
             if (loom_search_evaluate(&p->job, &found->degrees, 1e30, found) && found->fullest < least) {
                 least = found->fullest;
                 describe(found, &p->job, text, sizeof text);
@@ -341,13 +356,19 @@ static void explain_nothing(planning *p)
         }
     }
     if (text[0])
-        snprintf(p->plan->hopeless, sizeof p->plan->hopeless, "no layout fits: the leanest (%s, full recompute) needs %.1f GiB on its fullest stage, %.1f GiB are there with the margin taken off; fewer layers or parameters, more devices, or offload would help",
+        snprintf(p->plan->hopeless, sizeof p->plan->hopeless,
+                 "no layout fits: the leanest (%s, full recompute) needs %.1f GiB on its fullest stage, %.1f GiB are there with the margin "
+                 "taken off; fewer layers or parameters, more devices, or offload would help",
                  text, least / 0x1p30, p->memory_limit / 0x1p30);
     else
-        snprintf(p->plan->hopeless, sizeof p->plan->hopeless, "no layout of %d ranks breaks no rule: %d tensor-parallel degrees divide ranks and heads, and none leaves a dp that divides the global batch of %lld", space.world, tp.count, (long long)p->job.global_batch);
+        snprintf(p->plan->hopeless, sizeof p->plan->hopeless,
+                 "no layout of %d ranks breaks no rule: %d tensor-parallel degrees divide ranks and heads, and none leaves a dp that "
+                 "divides the global batch of %lld",
+                 space.world, tp.count, (long long)p->job.global_batch);
 }
 
-/* --- Pareto ---------------------------------------------------------------------------------------------------------------------------- */
+/* --- Pareto ----------------------------------------------------------------------------------------------------------------------------
+ */
 
 enum { MOST_FRONT = 24 };
 
@@ -420,7 +441,8 @@ static loom_status add_front(planning *p)
     return status;
 }
 
-/* --- what the rules took away ----------------------------------------------------------------------------------------------------------- */
+/* --- what the rules took away -----------------------------------------------------------------------------------------------------------
+ */
 
 static void reject(loom_plan *plan, const char *reason, uint64_t count)
 {
@@ -452,7 +474,8 @@ static void count_rejected(planning *p)
     reject(p->plan, "seq", sequence);
 }
 
-/* --- the call ---------------------------------------------------------------------------------------------------------------------------- */
+/* --- the call ----------------------------------------------------------------------------------------------------------------------------
+ */
 
 static loom_status prepare(planning *p)
 {

@@ -11,22 +11,26 @@
 
 const char *loom_time_part_name(loom_time_part part)
 {
-    static const char *const names[LOOM_TIME_PARTS] = {"gemm", "attention", "pointwise", "launch", "tp", "cp", "ep", "dp", "pp", "bubble", "optimizer", "other"};
+    static const char *const names[LOOM_TIME_PARTS] = {"gemm", "attention", "pointwise", "launch", "tp",        "cp",
+                                                       "ep",   "dp",        "pp",        "bubble", "optimizer", "other"};
     return part >= 0 && part < LOOM_TIME_PARTS ? names[part] : "unknown part";
 }
 
 const char *loom_memory_part_name(loom_memory_part part)
 {
-    static const char *const names[LOOM_MEMORY_PARTS] = {"weights", "gradients", "optimizer", "activations", "transient", "logits", "loss", "buffers", "workspace", "slack"};
+    static const char *const names[LOOM_MEMORY_PARTS] = {"weights", "gradients", "optimizer", "activations", "transient",
+                                                         "logits",  "loss",      "buffers",   "workspace",   "slack"};
     return part >= 0 && part < LOOM_MEMORY_PARTS ? names[part] : "unknown part";
 }
 
 /* The simulated pipeline in place of the closed form: what is not work of the busiest stage is messages and bubble. */
-static void use_simulation(const loom_job *job, const loom_degrees *g, const loom_layer_table *layers, const int *chunk_layers, loom_step_cost *cost)
+static void use_simulation(const loom_job *job, const loom_degrees *g, const loom_layer_table *layers, const int *chunk_layers,
+                           loom_step_cost *cost)
 {
     double with, without, old = cost->part[LOOM_TIME_PP] + cost->part[LOOM_TIME_BUBBLE], work = cost->pass_dp;
 
-    if (!loom_simulate_pipeline(job, g, layers, chunk_layers, true, &with) || !loom_simulate_pipeline(job, g, layers, chunk_layers, false, &without))
+    if (!loom_simulate_pipeline(job, g, layers, chunk_layers, true, &with) ||
+        !loom_simulate_pipeline(job, g, layers, chunk_layers, false, &without))
         return;
     for (int i = LOOM_TIME_GEMM; i <= LOOM_TIME_EP; i++)
         work += cost->part[i];
@@ -80,7 +84,8 @@ static void fill_rates(const loom_job *job, const loom_degrees *g, loom_predicti
     p->hfu = p->mfu_full * again(g);
 }
 
-loom_status loom_predict_degrees(const loom_job *job, const loom_degrees *g, const int *chunk_layers, double memory_limit, bool calibrated, loom_prediction *p)
+loom_status loom_predict_degrees(const loom_job *job, const loom_degrees *g, const int *chunk_layers, double memory_limit, bool calibrated,
+                                 loom_prediction *p)
 {
     loom_layer_table layers;
     loom_memory_table memory = loom_memory_table_of(job, g);

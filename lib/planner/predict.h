@@ -5,9 +5,12 @@
 #include "planner/split.h"
 
 /* `degrees` placed. The pipeline is simulated when it is not too large, else the closed form stands. */
-loom_status loom_predict_degrees(const loom_job *job, const loom_degrees *degrees, const int *chunk_layers, double memory_limit, bool calibrated, loom_prediction *prediction);
+loom_status loom_predict_degrees(const loom_job *job, const loom_degrees *degrees, const int *chunk_layers, double memory_limit,
+                                 bool calibrated, loom_prediction *prediction);
 
-/* Seconds of the pipeline by running its very schedule in virtual time; false: no such schedule, or too many actions. `hops`: messages take time. */
-bool loom_simulate_pipeline(const loom_job *job, const loom_degrees *degrees, const loom_layer_table *layers, const int *chunk_layers, bool hops, double *seconds);
+/* Seconds of the pipeline by running its very schedule in virtual time; false: no such schedule, or too many actions. `hops`: messages take
+ * time. */
+bool loom_simulate_pipeline(const loom_job *job, const loom_degrees *degrees, const loom_layer_table *layers, const int *chunk_layers,
+                            bool hops, double *seconds);
 
 #endif

@@ -64,7 +64,8 @@ static loom_reduction both(loom_reduction a, loom_reduction b)
     return (loom_reduction){a.exposed + b.exposed, a.hidden + b.hidden};
 }
 
-loom_reduction loom_reduction_cost(const loom_job *job, const loom_degrees *g, const loom_weights *w, double layers, double forward, double backward)
+loom_reduction loom_reduction_cost(const loom_job *job, const loom_degrees *g, const loom_weights *w, double layers, double forward,
+                                   double backward)
 {
     const loom_places *at = &g->places;
     double window = loom_soft(job, LOOM_SOFT_DP_WINDOW) * backward, ahead = loom_soft(job, LOOM_SOFT_GATHER_WINDOW) * forward;
@@ -72,12 +73,18 @@ loom_reduction loom_reduction_cost(const loom_job *job, const loom_degrees *g, c
     if (layers < 1)
         layers = 1;
     if (g->zero >= 2) { /* gradients are scattered already; copies of the shards still have to agree */
-        double replicas = loom_reduce_seconds(&job->machine, at->gradient_outer, loom_soft(job, LOOM_SOFT_GRADIENT_BYTES) * w->dense / at->gradient.n);
-        double gather = g->zero == 2 ? loom_gather_seconds(&job->machine, at->gradient, 2 * w->dense) + loom_gather_seconds(&job->machine, at->expert_gradient, 2 * w->experts) : 0;
+        double replicas =
+            loom_reduce_seconds(&job->machine, at->gradient_outer, loom_soft(job, LOOM_SOFT_GRADIENT_BYTES) * w->dense / at->gradient.n);
+        double gather = g->zero == 2 ? loom_gather_seconds(&job->machine, at->gradient, 2 * w->dense) +
+                                           loom_gather_seconds(&job->machine, at->expert_gradient, 2 * w->experts)
+                                     : 0;
         return both(under(job, replicas, window, layers), under(job, gather, ahead, layers));
     }
-    double reduce = gradient_seconds(job, g, at->gradient, at->gradient_outer, w->dense) + gradient_seconds(job, g, at->expert_gradient, alone, w->experts);
-    double gather = g->zero ? loom_gather_seconds(&job->machine, at->gradient, 2 * w->dense) + loom_gather_seconds(&job->machine, at->expert_gradient, 2 * w->experts) : 0;
+    double reduce = gradient_seconds(job, g, at->gradient, at->gradient_outer, w->dense) +
+                    gradient_seconds(job, g, at->expert_gradient, alone, w->experts);
+    double gather = g->zero ? loom_gather_seconds(&job->machine, at->gradient, 2 * w->dense) +
+                                  loom_gather_seconds(&job->machine, at->expert_gradient, 2 * w->experts)
+                            : 0;
     loom_reduction turns = {g->zero ? loom_soft(job, LOOM_SOFT_OWNER_TURN) * at->gradient.n : 0, 0};
 
     return both(turns, both(under(job, reduce, window, layers), under(job, gather, ahead, layers)));

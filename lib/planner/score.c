@@ -59,9 +59,23 @@ static loom_status predict_row(const loom_csv *csv, int index, const loom_overri
     loom_step_cost cost;
 
     loom_run_read(csv, index, overrides, n_overrides, run);
-    *row = (scored){.id = run->id, .source = run->source, .gpu = run->gpu, .model = run->model_name, .framework = run->framework, .precision = run->precision, .gpus = run->gpus, .batch = run->job.global_batch, .seq = run->job.seq,
-                    .one_node = run->gpus <= run->job.machine.node, .predicted_s = NAN, .low_s = NAN, .high_s = NAN, .measured_s = run->measured_s, .predicted_gib = NAN,
-                    .measured_gib = run->measured_gib, .one_step_s = NAN};
+    *row = (scored){.id = run->id,
+                    .source = run->source,
+                    .gpu = run->gpu,
+                    .model = run->model_name,
+                    .framework = run->framework,
+                    .precision = run->precision,
+                    .gpus = run->gpus,
+                    .batch = run->job.global_batch,
+                    .seq = run->job.seq,
+                    .one_node = run->gpus <= run->job.machine.node,
+                    .predicted_s = NAN,
+                    .low_s = NAN,
+                    .high_s = NAN,
+                    .measured_s = run->measured_s,
+                    .predicted_gib = NAN,
+                    .measured_gib = run->measured_gib,
+                    .one_step_s = NAN};
     memcpy(row->skipped, run->skipped, sizeof row->skipped);
     if (row->skipped[0])
         return LOOM_OK;
@@ -83,7 +97,8 @@ static loom_status predict_row(const loom_csv *csv, int index, const loom_overri
 
 static bool same_kind(const scored *a, const scored *b)
 {
-    return strcmp(a->precision, b->precision) == 0 && strcmp(a->source, b->source) == 0 && strcmp(a->gpu, b->gpu) == 0 && strcmp(a->model, b->model) == 0;
+    return strcmp(a->precision, b->precision) == 0 && strcmp(a->source, b->source) == 0 && strcmp(a->gpu, b->gpu) == 0 &&
+           strcmp(a->model, b->model) == 0;
 }
 
 static double calibrated(const scored *row, const scored *by)
@@ -225,7 +240,8 @@ static loom_status judge_choices(const scored *rows, int n, loom_choice *one_nod
         int first = 0;
         while (first < i && !same_task(&rows[first], &rows[i]))
             first++;
-        candidates[i] = (loom_candidate){first < i ? candidates[first].group : n_groups++, rows[i].one_node, rows[i].fits, rows[i].skipped[0] ? NAN : rows[i].predicted_s, rows[i].measured_s};
+        candidates[i] = (loom_candidate){first < i ? candidates[first].group : n_groups++, rows[i].one_node, rows[i].fits,
+                                         rows[i].skipped[0] ? NAN : rows[i].predicted_s, rows[i].measured_s};
     }
     loom_status status = loom_choice_judge(candidates, n, n_groups, true, one_node);
     if (status >= 0)
@@ -239,11 +255,14 @@ static loom_status judge_choices(const scored *rows, int n, loom_choice *one_nod
 static void tell_choice(loom_text *out, const char *where, const loom_choice *c)
 {
     if (c->groups)
-        loom_text_add(out, "Choosing among layouts of equal model, devices and batch %s: %d groups, mean regret %.2f %% (worst %.1f %%), rank correlation %.2f.\n", where, c->groups, 100 * c->regret,
-                      100 * c->worst_regret, c->rank_correlation);
+        loom_text_add(out,
+                      "Choosing among layouts of equal model, devices and batch %s: %d groups, mean regret %.2f %% (worst %.1f %%), rank "
+                      "correlation %.2f.\n",
+                      where, c->groups, 100 * c->regret, 100 * c->worst_regret, c->rank_correlation);
 }
 
-static void tell_text(loom_text *out, const scored *rows, int n, const group *groups, int n_groups, const loom_choice *one_node, const loom_choice *several)
+static void tell_text(loom_text *out, const scored *rows, int n, const group *groups, int n_groups, const loom_choice *one_node,
+                      const loom_choice *several)
 {
     tally all = sum_of_groups(groups, n_groups, offsetof(group, plain));
 
@@ -254,7 +273,8 @@ static void tell_text(loom_text *out, const scored *rows, int n, const group *gr
             continue;
         loom_text_add(out, "%-34.34s %-22.22s %5d ", g->source, g->gpu, g->plain.rows);
         if (g->plain.rows)
-            loom_text_add(out, "%+6.1f%% %6.1f%% %6.1f%% ", 100 * (exp(g->plain.logarithm / g->plain.rows) - 1), 100 * g->plain.absolute / g->plain.rows, 100 * g->plain.worst);
+            loom_text_add(out, "%+6.1f%% %6.1f%% %6.1f%% ", 100 * (exp(g->plain.logarithm / g->plain.rows) - 1),
+                          100 * g->plain.absolute / g->plain.rows, 100 * g->plain.worst);
         else
             loom_text_add(out, "%7s %7s %7s ", "", "", "");
         if (g->one.rows)
@@ -265,10 +285,15 @@ static void tell_text(loom_text *out, const scored *rows, int n, const group *gr
             loom_text_add(out, "%7.1f%%", 100 * g->memory.absolute / g->memory.rows);
         loom_text_add(out, "\n");
     }
-    loom_text_add(out, "\n%d of %d rows predicted. Error averaged by source and device first: %.1f %% mean; over rows %.1f %% mean, %.1f %% median.\n", all.rows, n,
-                  100 * mean_of_groups(groups, n_groups, offsetof(group, plain)), all.rows ? 100 * all.absolute / all.rows : NAN, 100 * median_error(rows, n, false));
-    loom_text_add(out, "With one measured step of the same model, device and precision: %.1f %% mean by source and device, %.1f %% median over rows.\n",
-                  100 * mean_of_groups(groups, n_groups, offsetof(group, one)), 100 * median_error(rows, n, true));
+    loom_text_add(
+        out,
+        "\n%d of %d rows predicted. Error averaged by source and device first: %.1f %% mean; over rows %.1f %% mean, %.1f %% median.\n",
+        all.rows, n, 100 * mean_of_groups(groups, n_groups, offsetof(group, plain)), all.rows ? 100 * all.absolute / all.rows : NAN,
+        100 * median_error(rows, n, false));
+    loom_text_add(
+        out,
+        "With one measured step of the same model, device and precision: %.1f %% mean by source and device, %.1f %% median over rows.\n",
+        100 * mean_of_groups(groups, n_groups, offsetof(group, one)), 100 * median_error(rows, n, true));
     loom_text_add(out, "The 80 %% interval held for %.0f %% of the rows.\n", all.rows ? 100.0 * all.inside / all.rows : NAN);
     tell_choice(out, "on one node", one_node);
     tell_choice(out, "on several nodes", several);
@@ -307,7 +332,8 @@ static void json_choice(loom_text *out, const char *name, const loom_choice *c)
     add_field(out, "rank_correlation", c->rank_correlation, "},");
 }
 
-static void tell_json(loom_text *out, const scored *rows, int n, const group *groups, int n_groups, const loom_choice *one_node, const loom_choice *several)
+static void tell_json(loom_text *out, const scored *rows, int n, const group *groups, int n_groups, const loom_choice *one_node,
+                      const loom_choice *several)
 {
     tally all = sum_of_groups(groups, n_groups, offsetof(group, plain));
     bool first = true;

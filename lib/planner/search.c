@@ -1,6 +1,6 @@
-/* Branch and bound. Work of a layer depends on few fields (tp, cp, sp, recompute, cp kind, micro-batch: a "class"); a table of classes, sorted by
- * a bound on the step, is walked until the bound passes the incumbent. Below a class come pp, experts, rank order, schedule and ZeRO stage,
- * each with a bound of its own. */
+/* Branch and bound. Work of a layer depends on few fields (tp, cp, sp, recompute, cp kind, micro-batch: a "class"); a table of classes,
+ * sorted by a bound on the step, is walked until the bound passes the incumbent. Below a class come pp, experts, rank order, schedule and
+ * ZeRO stage, each with a bound of its own. */
 #include "planner/search.h"
 
 #include "planner/calibrate.h"
@@ -81,7 +81,8 @@ static double fullest_stage(const loom_job *job, const loom_degrees *g, const in
     return most;
 }
 
-static bool evaluate(const loom_job *job, const loom_degrees *g, const loom_layer_table *layers, const loom_memory_table *memory, double limit, double bound, loom_found *found)
+static bool evaluate(const loom_job *job, const loom_degrees *g, const loom_layer_table *layers, const loom_memory_table *memory,
+                     double limit, double bound, loom_found *found)
 {
     loom_step_cost cost;
 
@@ -112,14 +113,15 @@ bool loom_search_evaluate(const loom_job *job, loom_degrees *g, double limit, lo
 static bool cheaper(const loom_machine *m, loom_group a, loom_group b)
 {
     for (double bytes = 1e-9; bytes < 1e13; bytes *= 1e21)
-        if (loom_reduce_seconds(m, a, bytes) > loom_reduce_seconds(m, b, bytes) || loom_gather_seconds(m, a, bytes) > loom_gather_seconds(m, b, bytes) ||
+        if (loom_reduce_seconds(m, a, bytes) > loom_reduce_seconds(m, b, bytes) ||
+            loom_gather_seconds(m, a, bytes) > loom_gather_seconds(m, b, bytes) ||
             loom_exchange_seconds(m, a, bytes, 0) > loom_exchange_seconds(m, b, bytes, 0))
             return false;
     return true;
 }
 
-/* A group as no rank order can place it cheaper: close together, or spread where the links of a host are slower than its network; where neither is cheaper
- * in everything, nothing at all. */
+/* A group as no rank order can place it cheaper: close together, or spread where the links of a host are slower than its network; where
+ * neither is cheaper in everything, nothing at all. */
 static loom_group close(const loom_machine *machine, int n)
 {
     int in = n < machine->domain ? n : machine->domain;
@@ -167,7 +169,8 @@ typedef struct stage_lines {
     stage_line first, middle, last;
 } stage_lines;
 
-static double least_bytes(const walk *w, const loom_degrees *g, const loom_memory_table *table, bool first, bool last, int layers, double in_flight)
+static double least_bytes(const walk *w, const loom_degrees *g, const loom_memory_table *table, bool first, bool last, int layers,
+                          double in_flight)
 {
     double least = INFINITY;
 
@@ -296,7 +299,8 @@ static void visit_schedules(walk *w, loom_degrees *g, const loom_layer_table *la
     }
 }
 
-/* What the place of pipeline and gradient groups costs, apart from the layers: a hop's bandwidth and latency, and those of each group that reduces or gathers. */
+/* What the place of pipeline and gradient groups costs, apart from the layers: a hop's bandwidth and latency, and those of each group that
+ * reduces or gathers. */
 typedef struct tail_price {
     double at[18];
 } tail_price;
@@ -330,11 +334,14 @@ static bool no_cheaper(const tail_price *a, const tail_price *b)
 /* Places on which the passes through layers depend. ZeRO-2 and 3 move weights and gradients beside every layer. */
 static bool same_layers(const loom_places *a, const loom_places *b, int zero)
 {
-    bool same = memcmp(&a->tp, &b->tp, sizeof a->tp) == 0 && memcmp(&a->cp, &b->cp, sizeof a->cp) == 0 && memcmp(&a->ep, &b->ep, sizeof a->ep) == 0 && memcmp(&a->etp, &b->etp, sizeof a->etp) == 0;
-    return same && (zero < 2 || (memcmp(&a->gradient, &b->gradient, sizeof a->gradient) == 0 && memcmp(&a->expert_gradient, &b->expert_gradient, sizeof a->expert_gradient) == 0));
+    bool same = memcmp(&a->tp, &b->tp, sizeof a->tp) == 0 && memcmp(&a->cp, &b->cp, sizeof a->cp) == 0 &&
+                memcmp(&a->ep, &b->ep, sizeof a->ep) == 0 && memcmp(&a->etp, &b->etp, sizeof a->etp) == 0;
+    return same && (zero < 2 || (memcmp(&a->gradient, &b->gradient, sizeof a->gradient) == 0 &&
+                                 memcmp(&a->expert_gradient, &b->expert_gradient, sizeof a->expert_gradient) == 0));
 }
 
-/* One ZeRO stage under all rank orders. An order is left out when an earlier one gives the layers the same places and makes nothing after them dearer. */
+/* One ZeRO stage under all rank orders. An order is left out when an earlier one gives the layers the same places and makes nothing after
+ * them dearer. */
 static void visit_orders(walk *w, loom_degrees *g, const expert_table *close_by, const roomy *r)
 {
     loom_orders orders;
@@ -427,7 +434,14 @@ static void visit_class(walk *w, const layer_class *c)
     w->n_tables = 0;
     loom_space_pp(&w->search->space, c->tp, c->cp, &pp);
     for (int i = 0; i < pp.count; i++) {
-        loom_degrees g = {.tp = c->tp, .cp = c->cp, .pp = pp.at[i], .vpp = 1, .micro_batch = c->micro_batch, .sequence_parallel = c->sequence_parallel, .recompute = c->recompute, .cp_kind = c->cp_kind};
+        loom_degrees g = {.tp = c->tp,
+                          .cp = c->cp,
+                          .pp = pp.at[i],
+                          .vpp = 1,
+                          .micro_batch = c->micro_batch,
+                          .sequence_parallel = c->sequence_parallel,
+                          .recompute = c->recompute,
+                          .cp_kind = c->cp_kind};
         g.dp = w->search->space.world / (c->tp * c->cp * g.pp);
         if (w->job->global_batch % ((int64_t)g.dp * g.micro_batch) == 0)
             visit_experts(w, &g);
@@ -438,7 +452,15 @@ static void visit_class(walk *w, const layer_class *c)
 static void seed_one(walk *w, int tp, int pp, loom_recompute recompute)
 {
     const loom_space *space = &w->search->space;
-    loom_degrees g = {.tp = tp, .cp = 1, .pp = pp, .vpp = 1, .ep = 1, .etp = 1, .micro_batch = 1, .recompute = recompute, .order = {LOOM_AXIS_TP, LOOM_AXIS_CP, LOOM_AXIS_DP, LOOM_AXIS_PP}};
+    loom_degrees g = {.tp = tp,
+                      .cp = 1,
+                      .pp = pp,
+                      .vpp = 1,
+                      .ep = 1,
+                      .etp = 1,
+                      .micro_batch = 1,
+                      .recompute = recompute,
+                      .order = {LOOM_AXIS_TP, LOOM_AXIS_CP, LOOM_AXIS_DP, LOOM_AXIS_PP}};
     loom_choices ep;
     loom_layer_table layers;
 
@@ -449,9 +471,12 @@ static void seed_one(walk *w, int tp, int pp, loom_recompute recompute)
     for (int i = 0; i < ep.count; i++)
         if (ep.at[i] <= w->job->machine.domain)
             g.ep = ep.at[i];
-    if (!loom_limits_allow(space->limits, LOOM_FIELD_CP, 1) || !loom_limits_allow(space->limits, LOOM_FIELD_MICRO_BATCH, 1) || !loom_limits_allow(space->limits, LOOM_FIELD_RECOMPUTE, recompute) ||
-        !loom_limits_allow(space->limits, LOOM_FIELD_VPP, 1) || !loom_limits_allow(space->limits, LOOM_FIELD_SCHEDULE, LOOM_SCHEDULE_1F1B) || !loom_limits_allow(space->limits, LOOM_FIELD_ETP, 1) ||
-        !loom_limits_allow(space->limits, LOOM_FIELD_EP, g.ep) || !loom_limits_allow(space->limits, LOOM_FIELD_ZERO, g.zero) || !loom_limits_allow(space->limits, LOOM_FIELD_SEQUENCE_PARALLEL, g.sequence_parallel))
+    if (!loom_limits_allow(space->limits, LOOM_FIELD_CP, 1) || !loom_limits_allow(space->limits, LOOM_FIELD_MICRO_BATCH, 1) ||
+        !loom_limits_allow(space->limits, LOOM_FIELD_RECOMPUTE, recompute) || !loom_limits_allow(space->limits, LOOM_FIELD_VPP, 1) ||
+        !loom_limits_allow(space->limits, LOOM_FIELD_SCHEDULE, LOOM_SCHEDULE_1F1B) ||
+        !loom_limits_allow(space->limits, LOOM_FIELD_ETP, 1) || !loom_limits_allow(space->limits, LOOM_FIELD_EP, g.ep) ||
+        !loom_limits_allow(space->limits, LOOM_FIELD_ZERO, g.zero) ||
+        !loom_limits_allow(space->limits, LOOM_FIELD_SEQUENCE_PARALLEL, g.sequence_parallel))
         return;
     g.pipeline = LOOM_PIPE_1F1B;
     loom_degrees_place(&g, &w->job->machine);
@@ -474,12 +499,23 @@ static void seed(walk *w)
     }
 }
 
-/* --- the table of classes ----------------------------------------------------------------------------------------------------------------- */
+/* --- the table of classes
+ * ----------------------------------------------------------------------------------------------------------------- */
 
 /* Work of the class with experts spread as thin as they go and no exchange between them: less than any choice of ep and etp. */
 static double class_bound(const walk *w, const layer_class *c)
 {
-    loom_degrees g = {.tp = c->tp, .cp = c->cp, .dp = 1, .pp = 1, .vpp = 1, .ep = 1, .etp = 1, .micro_batch = c->micro_batch, .sequence_parallel = c->sequence_parallel, .recompute = c->recompute, .cp_kind = c->cp_kind};
+    loom_degrees g = {.tp = c->tp,
+                      .cp = c->cp,
+                      .dp = 1,
+                      .pp = 1,
+                      .vpp = 1,
+                      .ep = 1,
+                      .etp = 1,
+                      .micro_batch = c->micro_batch,
+                      .sequence_parallel = c->sequence_parallel,
+                      .recompute = c->recompute,
+                      .cp_kind = c->cp_kind};
     loom_layer_table layers;
 
     place_close(&g, &w->job->machine);

@@ -16,13 +16,13 @@ enum { LOOM_MOST_FOUND = 32 };
 
 typedef struct loom_search {
     loom_space space;
-    double limit; /* bytes a stage may take */
-    int keep;     /* the fastest `keep` layouts that differ in tp, cp, pp, ep or etp */
+    double limit;      /* bytes a stage may take */
+    int keep;          /* the fastest `keep` layouts that differ in tp, cp, pp, ep or etp */
     loom_found *found; /* [LOOM_MOST_FOUND], fastest first */
     int n_found;
-    uint64_t evaluated;  /* layouts whose time was worked out */
-    uint64_t too_large;  /* of those looked at, how many do not fit, whatever the split */
-    size_t peak_bytes;   /* memory that the search took */
+    uint64_t evaluated; /* layouts whose time was worked out */
+    uint64_t too_large; /* of those looked at, how many do not fit, whatever the split */
+    size_t peak_bytes;  /* memory that the search took */
 } loom_search;
 
 /* Fills `found`. Exact: no layout of the space that fits is faster than found[0], under the split that loom_split_best() gives each. */

@@ -60,7 +60,8 @@ static void fill_costs(costs *c, const loom_job *job, const loom_degrees *g, con
     }
 }
 
-bool loom_simulate_pipeline(const loom_job *job, const loom_degrees *g, const loom_layer_table *layers, const int *chunk_layers, bool hops, double *seconds)
+bool loom_simulate_pipeline(const loom_job *job, const loom_degrees *g, const loom_layer_table *layers, const int *chunk_layers, bool hops,
+                            double *seconds)
 {
     costs c = {.g = g};
     loom_schedule *schedule = NULL;
@@ -73,7 +74,8 @@ bool loom_simulate_pipeline(const loom_job *job, const loom_degrees *g, const lo
     fill_costs(&c, job, g, layers, chunk_layers);
     c.hop_us = hops ? 1e6 * loom_hop_seconds(&job->machine, g->places.pp, bytes) : 0;
     loom_schedule_costs schedule_costs = {&c, action_us, transfer_us, NULL, loom_soft(job, LOOM_SOFT_P2P_EXPOSED)};
-    bool ran = loom_schedule_generate(loom_schedule_kind_of(g->pipeline), g->pp, g->vpp, (int)m, &schedule) == LOOM_OK && loom_schedule_simulate(schedule, &schedule_costs, &timeline) == LOOM_OK;
+    bool ran = loom_schedule_generate(loom_schedule_kind_of(g->pipeline), g->pp, g->vpp, (int)m, &schedule) == LOOM_OK &&
+               loom_schedule_simulate(schedule, &schedule_costs, &timeline) == LOOM_OK;
     if (ran)
         *seconds = timeline.makespan_us * 1e-6;
     loom_timeline_free(&timeline);

@@ -12,7 +12,8 @@ static void add(loom_choices *choices, int value)
 static bool tp_fits(const loom_model *m, int64_t tp)
 {
     bool shared = m->moe.experts == 0 || m->moe.shared == 0 || tp <= m->moe.shared_ffn;
-    return m->heads % tp == 0 && (m->kv_heads % tp == 0 || tp % m->kv_heads == 0) && (m->ffn == 0 || tp <= m->ffn) && shared && tp <= m->vocab;
+    return m->heads % tp == 0 && (m->kv_heads % tp == 0 || tp % m->kv_heads == 0) && (m->ffn == 0 || tp <= m->ffn) && shared &&
+           tp <= m->vocab;
 }
 
 void loom_space_tp(const loom_space *s, loom_choices *choices)
@@ -64,7 +65,10 @@ void loom_space_cp_kind(const loom_space *s, int tp, int cp, loom_choices *choic
 
     choices->count = 0;
     for (int kind = LOOM_CP_RING; kind <= LOOM_CP_HYBRID; kind++) {
-        bool legal = cp == 1 ? kind == LOOM_CP_RING : kind == LOOM_CP_ULYSSES ? heads_split(m, cp, tp) : kind == LOOM_CP_HYBRID ? has_inner(m, tp, cp) : true;
+        bool legal = cp == 1                   ? kind == LOOM_CP_RING
+                     : kind == LOOM_CP_ULYSSES ? heads_split(m, cp, tp)
+                     : kind == LOOM_CP_HYBRID  ? has_inner(m, tp, cp)
+                                               : true;
         if (legal && (cp == 1 || loom_limits_allow(s->limits, LOOM_FIELD_CP_KIND, kind)))
             add(choices, kind);
     }
@@ -85,7 +89,8 @@ void loom_space_pp(const loom_space *s, int tp, int cp, loom_choices *choices)
     choices->count = 0;
     for (int pp = 1; pp <= rest && pp <= s->job->model.layers && pp <= LOOM_MAX_STAGES; pp++) {
         int dp = rest / pp;
-        if (rest % pp == 0 && s->job->global_batch % dp == 0 && loom_limits_allow(s->limits, LOOM_FIELD_PP, pp) && loom_limits_allow(s->limits, LOOM_FIELD_DP, dp))
+        if (rest % pp == 0 && s->job->global_batch % dp == 0 && loom_limits_allow(s->limits, LOOM_FIELD_PP, pp) &&
+            loom_limits_allow(s->limits, LOOM_FIELD_DP, dp))
             add(choices, pp);
     }
 }
@@ -105,7 +110,8 @@ void loom_space_etp(const loom_space *s, int tp, int stage_ranks, loom_choices *
 {
     choices->count = 0;
     for (int etp = 1; etp <= (s->job->model.moe.experts ? tp : 1); etp++)
-        if (tp % etp == 0 && stage_ranks % etp == 0 && (etp == 1 || etp <= s->job->model.moe.ffn) && loom_limits_allow(s->limits, LOOM_FIELD_ETP, etp))
+        if (tp % etp == 0 && stage_ranks % etp == 0 && (etp == 1 || etp <= s->job->model.moe.ffn) &&
+            loom_limits_allow(s->limits, LOOM_FIELD_ETP, etp))
             add(choices, etp);
 }
 
@@ -130,7 +136,8 @@ void loom_space_zero(const loom_space *s, int copies, loom_choices *choices)
 
 static void add_schedule(const loom_space *s, loom_schedules *schedules, loom_schedule_kind kind, loom_pipeline pipeline, int vpp)
 {
-    if (schedules->count == LOOM_MOST_CHOICES || !loom_limits_allow(s->limits, LOOM_FIELD_VPP, vpp) || !loom_limits_allow(s->limits, LOOM_FIELD_SCHEDULE, kind))
+    if (schedules->count == LOOM_MOST_CHOICES || !loom_limits_allow(s->limits, LOOM_FIELD_VPP, vpp) ||
+        !loom_limits_allow(s->limits, LOOM_FIELD_SCHEDULE, kind))
         return;
     schedules->pipeline[schedules->count] = pipeline;
     schedules->vpp[schedules->count++] = vpp;
@@ -232,7 +239,8 @@ uint64_t loom_space_count(const loom_space *s)
                 int dp = s->world / (t * c * pp.at[k]);
                 loom_space_zero(s, dp * c, &zero);
                 loom_space_orders(t, c, dp, pp.at[k], &orders);
-                count += (uint64_t)(sp.count * kind.count * recompute.count * zero.count * orders.count) * count_folds(s, t, t * c * dp) * count_runs(s, pp.at[k], dp);
+                count += (uint64_t)(sp.count * kind.count * recompute.count * zero.count * orders.count) * count_folds(s, t, t * c * dp) *
+                         count_runs(s, pp.at[k], dp);
             }
         }
     }

@@ -44,7 +44,7 @@ typedef struct splitter {
     const loom_memory_table *memory;
     double limit, bound;
     int n_layers, stages;
-    int experts_before[MOST_LAYERS + 1]; /* among the first so many layers */
+    int experts_before[MOST_LAYERS + 1];                        /* among the first so many layers */
     double forward[MOST_LAYERS + 1], backward[MOST_LAYERS + 1]; /* sums over the first so many layers */
     double in_flight[LOOM_MAX_STAGES];
     short most[LOOM_LAYER_KINDS][LOOM_MAX_STAGES]; /* layers of one kind that fit; -2: not worked out yet */
@@ -122,16 +122,20 @@ static double before(const splitter *s, int stage, int first)
     return s->forward[first] + s->backward[first] + ends;
 }
 
-/* What stage `stage` with layers first .. first + n - 1 makes the whole pipeline take at least; the largest of all stages is what it takes. */
+/* What stage `stage` with layers first .. first + n - 1 makes the whole pipeline take at least; the largest of all stages is what it takes.
+ */
 static double stage_term(const splitter *s, int stage, int first, int n)
 {
     bool last = stage == s->stages - 1;
-    double f = s->forward[first + n] - s->forward[first] + (stage == 0 ? s->layers->embedding_forward : 0) + (last ? s->layers->head_forward : 0);
-    double b = s->backward[first + n] - s->backward[first] + (stage == 0 ? s->layers->embedding_backward : 0) + (last ? s->layers->head_backward : 0);
+    double f =
+        s->forward[first + n] - s->forward[first] + (stage == 0 ? s->layers->embedding_forward : 0) + (last ? s->layers->head_forward : 0);
+    double b = s->backward[first + n] - s->backward[first] + (stage == 0 ? s->layers->embedding_backward : 0) +
+               (last ? s->layers->head_backward : 0);
 
     if (s->g->pipeline != LOOM_PIPE_1F1B)
         return f + b;
-    double all = s->forward[s->n_layers] + s->backward[s->n_layers] + s->layers->embedding_forward + s->layers->embedding_backward + s->layers->head_forward + s->layers->head_backward;
+    double all = s->forward[s->n_layers] + s->backward[s->n_layers] + s->layers->embedding_forward + s->layers->embedding_backward +
+                 s->layers->head_forward + s->layers->head_backward;
     double ahead = before(s, stage, first), after = fmax(0, all - ahead - f - b);
     double k = fmin(s->stages - stage - 1, s->micro_batches - 1);
     double drain = fmin(after, fmax(0, after - k * f) + fmax(0, after - k * b));
@@ -145,8 +149,8 @@ static double busy_bound(const splitter *s, int stage, int first, int n)
     return s->g->pipeline == LOOM_PIPE_1F1B ? before(s, stage, first) + s->micro_batches * busy : busy;
 }
 
-/* Best choice of stage `stage` when u layers stand before it and low .. high may stand before the next. best: the least possible largest term of this
- * stage and those after it. */
+/* Best choice of stage `stage` when u layers stand before it and low .. high may stand before the next. best: the least possible largest
+ * term of this stage and those after it. */
 static unsigned short choose(splitter *s, int stage, int u, int low, int high, const double *next, double *best)
 {
     int chosen = 0;
@@ -263,7 +267,8 @@ static double chunk_seconds(const splitter *s, int chunk, int first, int n)
     return seconds;
 }
 
-/* earliest[c]: the first layer that chunk c may begin with so that it and all chunks after it stay within `bound` seconds. False: the layers do not find room. */
+/* earliest[c]: the first layer that chunk c may begin with so that it and all chunks after it stay within `bound` seconds. False: the
+ * layers do not find room. */
 static bool earliest_within(const splitter *s, double bound, int *earliest)
 {
     int begin = s->n_layers;
@@ -306,7 +311,8 @@ static bool split_chunks(const splitter *s, int *chunk_layers)
     int chunks = s->g->pp * s->g->vpp, earliest[LOOM_MAX_STAGES + 1], begin = 0;
     double low, high = 0, ends = s->layers->embedding_forward + s->layers->embedding_backward;
 
-    double share = (ends + s->forward[s->n_layers] + s->backward[s->n_layers] + s->layers->head_forward + s->layers->head_backward) / chunks;
+    double share =
+        (ends + s->forward[s->n_layers] + s->backward[s->n_layers] + s->layers->head_forward + s->layers->head_backward) / chunks;
     for (int chunk = 0, first = 0; chunk < chunks; chunk++) { /* the even split is one */
         int n = s->n_layers / chunks + (chunk < s->n_layers % chunks);
         high = fmax(high, chunk_seconds(s, chunk, first, n));
@@ -346,7 +352,8 @@ bool loom_split_fits(const loom_job *job, const loom_degrees *g, const loom_memo
     return chunks_fit(&s, chunk_layers);
 }
 
-bool loom_split_best(const loom_job *job, const loom_degrees *g, const loom_layer_table *layers, const loom_memory_table *memory, double limit, double bound, int *chunk_layers)
+bool loom_split_best(const loom_job *job, const loom_degrees *g, const loom_layer_table *layers, const loom_memory_table *memory,
+                     double limit, double bound, int *chunk_layers)
 {
     splitter s;
 

@@ -16,15 +16,18 @@ void loom_layer_table_make(const loom_job *job, const loom_degrees *degrees, loo
 void loom_layer_table_make_bound(const loom_job *job, const loom_degrees *degrees, loom_layer_table *table);
 
 /* loom_step_predict() with the tables at hand. */
-void loom_step_cost_of(const loom_job *job, const loom_degrees *degrees, const loom_layer_table *layers, const loom_memory_table *memory, const int *chunk_layers, loom_step_cost *cost);
+void loom_step_cost_of(const loom_job *job, const loom_degrees *degrees, const loom_layer_table *layers, const loom_memory_table *memory,
+                       const int *chunk_layers, loom_step_cost *cost);
 
-/* The split of `layers` over pp * vpp chunks that makes the pipeline fastest among those whose stages fit into `limit` bytes each. One chunk
- * a stage: exact for 1F1B's closed form, and for the busiest stage with other schedules. Several chunks: the busiest chunk is as short as
- * can be. Returns false when no split fits, or none whose pipeline takes less than `bound` seconds. `chunk_layers` has room for
+/* The split of `layers` over pp * vpp chunks that makes the pipeline fastest among those whose stages fit into `limit` bytes each. One
+ * chunk a stage: exact for 1F1B's closed form, and for the busiest stage with other schedules. Several chunks: the busiest chunk is as
+ * short as can be. Returns false when no split fits, or none whose pipeline takes less than `bound` seconds. `chunk_layers` has room for
  * LOOM_MAX_STAGES. */
-bool loom_split_best(const loom_job *job, const loom_degrees *degrees, const loom_layer_table *layers, const loom_memory_table *memory, double limit, double bound, int *chunk_layers);
+bool loom_split_best(const loom_job *job, const loom_degrees *degrees, const loom_layer_table *layers, const loom_memory_table *memory,
+                     double limit, double bound, int *chunk_layers);
 
 /* Whether every stage of such a split fits. */
-bool loom_split_fits(const loom_job *job, const loom_degrees *degrees, const loom_memory_table *memory, double limit, const int *chunk_layers);
+bool loom_split_fits(const loom_job *job, const loom_degrees *degrees, const loom_memory_table *memory, double limit,
+                     const int *chunk_layers);
 
 #endif

@@ -155,7 +155,8 @@ static void sum_up(loom_step_cost *cost, const loom_job *job, int world)
         cost->seconds += cost->part[i];
 }
 
-void loom_step_cost_of(const loom_job *job, const loom_degrees *g, const loom_layer_table *layers, const loom_memory_table *memory, const int *chunk_layers, loom_step_cost *cost)
+void loom_step_cost_of(const loom_job *job, const loom_degrees *g, const loom_layer_table *layers, const loom_memory_table *memory,
+                       const int *chunk_layers, loom_step_cost *cost)
 {
     stage stages[LOOM_MAX_STAGES];
 

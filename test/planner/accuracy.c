@@ -11,7 +11,8 @@ static int score_all(void **state)
 {
     char *text = NULL;
 
-    if (loom_plan_score(test_data("reference/measured_runs.csv"), NULL, LOOM_PLAN_AS_JSON, &text) != LOOM_OK || loom_config_parse("score.json", text, strlen(text), &scored) != LOOM_OK) {
+    if (loom_plan_score(test_data("reference/measured_runs.csv"), NULL, LOOM_PLAN_AS_JSON, &text) != LOOM_OK ||
+        loom_config_parse("score.json", text, strlen(text), &scored) != LOOM_OK) {
         print_error("%s\n", loom_last_error());
         return -1;
     }
@@ -43,11 +44,11 @@ static double choice(const char *where, const char *key)
     return number_of(loom_node_get(loom_node_get(loom_config_root(scored), "summary"), where), key);
 }
 
-#define assert_at_most(value, limit)                                                  \
-    do {                                                                              \
-        double at_most_ = (value);                                                    \
-        if (!(at_most_ <= (limit)))                                                   \
-            fail_msg("%s is %.4f, more than %.4f", #value, at_most_, (double)(limit)); \
+#define assert_at_most(value, limit)                                                                                                       \
+    do {                                                                                                                                   \
+        double at_most_ = (value);                                                                                                         \
+        if (!(at_most_ <= (limit)))                                                                                                        \
+            fail_msg("%s is %.4f, more than %.4f", #value, at_most_, (double)(limit));                                                     \
     } while (0)
 
 static void step_times_are_within_a_tenth_on_the_mean_of_sources_and_devices(void **state)
@@ -111,7 +112,8 @@ static void what_did_not_run_is_not_said_to_fit(void **state)
 static void a_table_that_is_wrong_is_refused(void **state)
 {
     char *text;
-    const char *const unknown[] = {"h100.sustane=1", NULL}, *const nobody[] = {"h1000x.sustained=1", NULL}, *const word[] = {"h100.sustained=fast", NULL};
+    const char *const unknown[] = {"h100.sustane=1", NULL}, *const nobody[] = {"h1000x.sustained=1", NULL},
+                      *const word[] = {"h100.sustained=fast", NULL};
 
     assert_refused(loom_plan_score("no-such-table.csv", NULL, LOOM_PLAN_AS_TEXT, &text), LOOM_E_IO, "no-such-table.csv");
     assert_refused(loom_plan_score(test_data("reference/measured_runs.csv"), unknown, LOOM_PLAN_AS_TEXT, &text), LOOM_E_INVALID, "sustane");

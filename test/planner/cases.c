@@ -122,7 +122,8 @@ static void c15_every_stage_is_shown_and_the_heaviest_decides(void **state)
     for (int stage = 0; stage < 4; stage++)
         assert_true(p.memory[stage].parameters == parameters[stage]);
     assert_int_equal(p.fullest, 3);
-    double state_bytes = p.memory[3].part[LOOM_MEMORY_WEIGHTS] + p.memory[3].part[LOOM_MEMORY_GRADIENTS] + p.memory[3].part[LOOM_MEMORY_OPTIMIZER];
+    double state_bytes =
+        p.memory[3].part[LOOM_MEMORY_WEIGHTS] + p.memory[3].part[LOOM_MEMORY_GRADIENTS] + p.memory[3].part[LOOM_MEMORY_OPTIMIZER];
     assert_true(state_bytes == 4699008);
     close_room(&r);
 }

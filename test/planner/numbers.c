@@ -7,11 +7,11 @@
 #include "planner/constants/kinds.h"
 
 /* cmocka of Debian 12 has none for doubles. */
-#define assert_near(value, wanted, within)                                                                         \
-    do {                                                                                                           \
-        double near_value_ = (value), near_wanted_ = (wanted);                                                     \
-        if (!(fabs(near_value_ - near_wanted_) <= (within)))                                                       \
-            fail_msg("%s is %.12g, not %.12g", #value, near_value_, near_wanted_);                                 \
+#define assert_near(value, wanted, within)                                                                                                 \
+    do {                                                                                                                                   \
+        double near_value_ = (value), near_wanted_ = (wanted);                                                                             \
+        if (!(fabs(near_value_ - near_wanted_) <= (within)))                                                                               \
+            fail_msg("%s is %.12g, not %.12g", #value, near_value_, near_wanted_);                                                         \
     } while (0)
 
 /* GPT of the papers: plain MLP of 4h, biases, tied embedding, 51,200 tokens. */
@@ -19,8 +19,21 @@ static loom_job gpt(int layers, int hidden, int heads)
 {
     loom_job job = {.seq = 2048, .global_batch = 1536, .bits = 16, .element = 2, .imbalance = 1, .repeat = LOOM_REPEAT_CORE};
 
-    job.model = (loom_model){.layers = layers, .hidden = hidden, .heads = heads, .kv_heads = heads, .head_dim = hidden / heads, .ffn = 4 * hidden, .vocab = 51200, .seq = 2048, .mlp = LOOM_GELU_TANH,
-                             .norm = LOOM_LAYERNORM, .positions = LOOM_LEARNED, .attention_bias = true, .output_bias = true, .mlp_bias = true, .tied_embeddings = true};
+    job.model = (loom_model){.layers = layers,
+                             .hidden = hidden,
+                             .heads = heads,
+                             .kv_heads = heads,
+                             .head_dim = hidden / heads,
+                             .ffn = 4 * hidden,
+                             .vocab = 51200,
+                             .seq = 2048,
+                             .mlp = LOOM_GELU_TANH,
+                             .norm = LOOM_LAYERNORM,
+                             .positions = LOOM_LEARNED,
+                             .attention_bias = true,
+                             .output_bias = true,
+                             .mlp_bias = true,
+                             .tied_embeddings = true};
     loom_device_constants(loom_device_kind_find("A100"), job.machine.dev);
     loom_software_constants(loom_framework_find("megatron-lm"), job.soft);
     job.machine.ranks = 4096;
@@ -30,7 +43,17 @@ static loom_job gpt(int layers, int hidden, int heads)
 
 static loom_degrees degrees_of(const loom_job *job, int tp, int pp, int micro_batch, bool sequence_parallel, loom_recompute recompute)
 {
-    loom_degrees g = {.tp = tp, .cp = 1, .dp = 1, .pp = pp, .vpp = 1, .ep = 1, .etp = 1, .micro_batch = micro_batch, .sequence_parallel = sequence_parallel, .pipeline = LOOM_PIPE_1F1B, .recompute = recompute,
+    loom_degrees g = {.tp = tp,
+                      .cp = 1,
+                      .dp = 1,
+                      .pp = pp,
+                      .vpp = 1,
+                      .ep = 1,
+                      .etp = 1,
+                      .micro_batch = micro_batch,
+                      .sequence_parallel = sequence_parallel,
+                      .pipeline = LOOM_PIPE_1F1B,
+                      .recompute = recompute,
                       .order = {LOOM_AXIS_TP, LOOM_AXIS_CP, LOOM_AXIS_DP, LOOM_AXIS_PP}};
     loom_degrees_place(&g, &job->machine);
     return g;
@@ -77,14 +100,31 @@ static void parameters_of_a_rank_sum_to_the_published_counts(void **state)
 
     assert_near(parameters(&gpt3) / 174.6e9, 1, 5e-4);
     assert_near(parameters(&trillion) / 1008.0e9, 1, 5e-4);
-    llama.model = (loom_model){.layers = 80, .hidden = 8192, .heads = 64, .kv_heads = 8, .head_dim = 128, .ffn = 28672, .vocab = 128256, .seq = 8192};
+    llama.model =
+        (loom_model){.layers = 80, .hidden = 8192, .heads = 64, .kv_heads = 8, .head_dim = 128, .ffn = 28672, .vocab = 128256, .seq = 8192};
     assert_near(parameters(&llama) / 70.55e9, 1, 5e-4);
     llama.model.layers = 126, llama.model.hidden = 16384, llama.model.heads = 128, llama.model.ffn = 53248;
     assert_near(parameters(&llama) / 405.85e9, 1, 5e-4);
     loom_model_count(&llama.model, &counts);
     assert_near(parameters(&llama), (double)counts.total, 0.5); /* and to the unit with the exact count */
-    llama.model = (loom_model){.layers = 61, .hidden = 7168, .heads = 128, .kv_heads = 128, .head_dim = 192, .ffn = 18432, .vocab = 129280, .seq = 4096, .mla = {1536, 512, 64, 128, 128},
-                               .moe = {.experts = 256, .top_k = 8, .ffn = 2048, .shared = 1, .shared_ffn = 2048, .dense_layers = 3, .every = 1, .groups = 1, .groups_kept = 1}};
+    llama.model = (loom_model){.layers = 61,
+                               .hidden = 7168,
+                               .heads = 128,
+                               .kv_heads = 128,
+                               .head_dim = 192,
+                               .ffn = 18432,
+                               .vocab = 129280,
+                               .seq = 4096,
+                               .mla = {1536, 512, 64, 128, 128},
+                               .moe = {.experts = 256,
+                                       .top_k = 8,
+                                       .ffn = 2048,
+                                       .shared = 1,
+                                       .shared_ffn = 2048,
+                                       .dense_layers = 3,
+                                       .every = 1,
+                                       .groups = 1,
+                                       .groups_kept = 1}};
     assert_near(parameters(&llama) / 671.0e9, 1, 5e-4);
 }
 
@@ -139,7 +179,17 @@ static void chunks_in_flight_on_the_first_stage(void **state)
 static double state_bytes(int zero)
 {
     loom_job job = gpt(1, 1024, 16);
-    loom_degrees g = {.tp = 1, .cp = 1, .dp = 64, .pp = 1, .vpp = 1, .ep = 1, .etp = 1, .micro_batch = 1, .zero = zero, .pipeline = LOOM_PIPE_1F1B, .order = {0, 1, 2, 3}};
+    loom_degrees g = {.tp = 1,
+                      .cp = 1,
+                      .dp = 64,
+                      .pp = 1,
+                      .vpp = 1,
+                      .ep = 1,
+                      .etp = 1,
+                      .micro_batch = 1,
+                      .zero = zero,
+                      .pipeline = LOOM_PIPE_1F1B,
+                      .order = {0, 1, 2, 3}};
     loom_stage_load load = {{1, 0}, false, false};
 
     loom_degrees_place(&g, &job.machine);
@@ -175,7 +225,8 @@ static const published models[] = {
 static double first_stage_activations(const published *m, bool sp_selective)
 {
     loom_job job = gpt(m->layers, m->hidden, m->heads);
-    loom_degrees g = degrees_of(&job, 8, m->pp, m->micro_batch, sp_selective, sp_selective ? LOOM_RECOMPUTE_SELECTIVE : LOOM_RECOMPUTE_NONE);
+    loom_degrees g =
+        degrees_of(&job, 8, m->pp, m->micro_batch, sp_selective, sp_selective ? LOOM_RECOMPUTE_SELECTIVE : LOOM_RECOMPUTE_NONE);
     int chunk_layers[256] = {0};
 
     g.vpp = m->vpp;
@@ -184,14 +235,16 @@ static double first_stage_activations(const published *m, bool sp_selective)
     for (int c = 0; c < m->pp * m->vpp; c++)
         chunk_layers[c] = m->layers / (m->pp * m->vpp);
     loom_memory memory = loom_stage_memory_of(&job, &g, chunk_layers, 0);
-    double loss = m->pp == 1 ? memory.part[LOOM_MEMORY_LOGITS] * 0.5 : 0; /* the paper counts fp32 logits: 4 bytes of an element, of the 8 that its last stage has */
+    double loss = m->pp == 1 ? memory.part[LOOM_MEMORY_LOGITS] * 0.5
+                             : 0; /* the paper counts fp32 logits: 4 bytes of an element, of the 8 that its last stage has */
     return (memory.part[LOOM_MEMORY_ACTIVATIONS] + loss) / 0x1p30;
 }
 
 static void activations_of_the_first_stage_are_near_the_published_ones(void **state)
 {
     for (int i = 0; i < 4; i++) {
-        double plain = first_stage_activations(&models[i], false) / models[i].plain, selective = first_stage_activations(&models[i], true) / models[i].sp_selective;
+        double plain = first_stage_activations(&models[i], false) / models[i].plain,
+               selective = first_stage_activations(&models[i], true) / models[i].sp_selective;
         if (!(plain > 0.99 && plain < 1.025 && selective > 0.98 && selective < 1.03))
             fail_msg("model %d: %.4f of the published plain, %.4f of sp + selective", i, plain, selective);
     }
@@ -240,7 +293,8 @@ static void the_text_of_a_collective_has_traffic_time_and_formula(void **state)
     char *text;
 
     assert_ok(loom_plan_collective_text(LOOM_PATTERN_ALL_REDUCE, 16e9, 8, 900e9, 0, &text));
-    for (const char *const *word = (const char *const[]){"16 GB", "2 (n-1)/n S", "1.75 S", "28 GB", "31.11 ms", "32 GB", "35.56 ms", NULL}; *word; word++)
+    for (const char *const *word = (const char *const[]){"16 GB", "2 (n-1)/n S", "1.75 S", "28 GB", "31.11 ms", "32 GB", "35.56 ms", NULL};
+         *word; word++)
         if (!strstr(text, *word))
             fail_msg("'%s' is not in:\n%s", *word, text);
     loom_text_free(text);

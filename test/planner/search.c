@@ -22,10 +22,18 @@ static loom_job small_job(const char *gpu, int domain, bool experts)
     loom_job job = {.bits = 16, .element = 2, .imbalance = 1, .repeat = LOOM_REPEAT_NORM | LOOM_REPEAT_ACT};
     int a = heads[random_below(3)];
 
-    job.model = (loom_model){.layers = 3 + (int)random_below(4), .hidden = 128 * a, .heads = a, .kv_heads = a == 12 ? 4 : a / 2, .head_dim = 128, .ffn = 512 * a, .vocab = 32000, .seq = 2048,
+    job.model = (loom_model){.layers = 3 + (int)random_below(4),
+                             .hidden = 128 * a,
+                             .heads = a,
+                             .kv_heads = a == 12 ? 4 : a / 2,
+                             .head_dim = 128,
+                             .ffn = 512 * a,
+                             .vocab = 32000,
+                             .seq = 2048,
                              .tied_embeddings = random_below(2)};
     if (experts)
-        job.model.moe = (loom_moe){.experts = 4, .top_k = 2, .ffn = 256 * a, .dense_layers = random_below(2), .every = 1, .groups = 1, .groups_kept = 1};
+        job.model.moe = (loom_moe){
+            .experts = 4, .top_k = 2, .ffn = 256 * a, .dense_layers = random_below(2), .every = 1, .groups = 1, .groups_kept = 1};
     job.seq = 2048;
     job.global_batch = 8 << random_below(2);
     loom_device_constants(loom_device_kind_find(gpu), job.machine.dev);
@@ -58,11 +66,16 @@ static void look_at(walkthrough *w, loom_degrees g)
     }
     /* and the rules agree that it is legal */
     loom_layout_default(&job->model, &layout);
-    layout.tp = g.tp, layout.cp = g.cp, layout.dp = g.dp, layout.pp = g.pp, layout.vpp = g.vpp, layout.ep = g.ep, layout.etp = g.etp, layout.zero = g.zero;
-    layout.sequence_parallel = g.sequence_parallel, layout.recompute = g.recompute, layout.cp_kind = g.cp_kind, layout.micro_batch = g.micro_batch;
+    layout.tp = g.tp, layout.cp = g.cp, layout.dp = g.dp, layout.pp = g.pp, layout.vpp = g.vpp, layout.ep = g.ep, layout.etp = g.etp,
+    layout.zero = g.zero;
+    layout.sequence_parallel = g.sequence_parallel, layout.recompute = g.recompute, layout.cp_kind = g.cp_kind,
+    layout.micro_batch = g.micro_batch;
     layout.global_batch = job->global_batch, layout.seq = job->seq;
-    layout.schedule = g.pipeline == LOOM_PIPE_GPIPE ? LOOM_SCHEDULE_GPIPE : g.pipeline == LOOM_PIPE_ZB_H1 ? LOOM_SCHEDULE_ZB_H1 : g.pipeline == LOOM_PIPE_ZB_V ? LOOM_SCHEDULE_ZB_V
-                      : g.pipeline == LOOM_PIPE_INTERLEAVED ? LOOM_SCHEDULE_INTERLEAVED : LOOM_SCHEDULE_1F1B;
+    layout.schedule = g.pipeline == LOOM_PIPE_GPIPE         ? LOOM_SCHEDULE_GPIPE
+                      : g.pipeline == LOOM_PIPE_ZB_H1       ? LOOM_SCHEDULE_ZB_H1
+                      : g.pipeline == LOOM_PIPE_ZB_V        ? LOOM_SCHEDULE_ZB_V
+                      : g.pipeline == LOOM_PIPE_INTERLEAVED ? LOOM_SCHEDULE_INTERLEAVED
+                                                            : LOOM_SCHEDULE_1F1B;
     memcpy(layout.order, g.order, sizeof layout.order);
     if (loom_layout_resolve(&layout, &job->model, w->space->world, &breach, 1) != 0)
         w->illegal++;
@@ -151,9 +164,11 @@ static void compare(const char *gpu, int domain, int world, bool experts, double
         return;
     }
     if (search.found[0].seconds != w.best)
-        fail_msg("%s x %d%s: searched %.9g s, brute force over %llu layouts %.9g s (tp%d cp%d pp%d vpp%d dp%d ep%d etp%d zero%d mb%d pipeline %d)", gpu, world, experts ? " with experts" : "", search.found[0].seconds,
-                 (unsigned long long)w.count, w.best, w.best_degrees.tp, w.best_degrees.cp, w.best_degrees.pp, w.best_degrees.vpp, w.best_degrees.dp, w.best_degrees.ep, w.best_degrees.etp, w.best_degrees.zero,
-                 w.best_degrees.micro_batch, w.best_degrees.pipeline);
+        fail_msg("%s x %d%s: searched %.9g s, brute force over %llu layouts %.9g s (tp%d cp%d pp%d vpp%d dp%d ep%d etp%d zero%d mb%d "
+                 "pipeline %d)",
+                 gpu, world, experts ? " with experts" : "", search.found[0].seconds, (unsigned long long)w.count, w.best,
+                 w.best_degrees.tp, w.best_degrees.cp, w.best_degrees.pp, w.best_degrees.vpp, w.best_degrees.dp, w.best_degrees.ep,
+                 w.best_degrees.etp, w.best_degrees.zero, w.best_degrees.micro_batch, w.best_degrees.pipeline);
 }
 
 static void the_search_finds_what_brute_force_finds(void **state)
@@ -176,10 +191,12 @@ static void and_on_six_ranks(void **state)
         compare("A100", 6, 6, false, 1e12);
 }
 
-/* --- splits ------------------------------------------------------------------------------------------------------------------------------ */
+/* --- splits ------------------------------------------------------------------------------------------------------------------------------
+ */
 
 /* The fastest pipeline over all ways to give `left` layers to stages from `stage` on. */
-static double best_of_compositions(const loom_job *job, const loom_degrees *g, const loom_layer_table *layers, const loom_memory_table *memory, double limit, int stage, int left, int *chunk_layers)
+static double best_of_compositions(const loom_job *job, const loom_degrees *g, const loom_layer_table *layers,
+                                   const loom_memory_table *memory, double limit, int stage, int left, int *chunk_layers)
 {
     double best = INFINITY;
 
@@ -216,7 +233,16 @@ static void a_split_is_the_best_of_all_compositions(void **state)
         double limit = i % 2 ? 1e12 : (1.9 + 0.02 * i) * 0x1p30;
         job.model.layers = 5 + (int)random_below(5);
         job.global_batch = 4 << random_below(4);
-        loom_degrees g = {.tp = 1, .cp = 1, .dp = 1, .pp = 2 + (int)random_below(3), .vpp = 1, .ep = 1, .etp = 1, .micro_batch = 1, .pipeline = LOOM_PIPE_1F1B, .order = {0, 1, 2, 3}};
+        loom_degrees g = {.tp = 1,
+                          .cp = 1,
+                          .dp = 1,
+                          .pp = 2 + (int)random_below(3),
+                          .vpp = 1,
+                          .ep = 1,
+                          .etp = 1,
+                          .micro_batch = 1,
+                          .pipeline = LOOM_PIPE_1F1B,
+                          .order = {0, 1, 2, 3}};
         loom_layer_table layers;
         loom_degrees_place(&g, &job.machine);
         loom_memory_table memory = loom_memory_table_of(&job, &g);
@@ -242,7 +268,16 @@ static void several_chunks_a_stage_sum_to_the_layers_and_are_even(void **state)
         int chunk_layers[64] = {0}, sum = 0, most = 0;
         job.model.layers = layers;
         job.global_batch = 64;
-        loom_degrees g = {.tp = 1, .cp = 1, .dp = 1, .pp = 4, .vpp = 3, .ep = 1, .etp = 1, .micro_batch = 1, .pipeline = LOOM_PIPE_INTERLEAVED, .order = {0, 1, 2, 3}};
+        loom_degrees g = {.tp = 1,
+                          .cp = 1,
+                          .dp = 1,
+                          .pp = 4,
+                          .vpp = 3,
+                          .ep = 1,
+                          .etp = 1,
+                          .micro_batch = 1,
+                          .pipeline = LOOM_PIPE_INTERLEAVED,
+                          .order = {0, 1, 2, 3}};
         loom_layer_table table;
         loom_degrees_place(&g, &job.machine);
         loom_memory_table memory = loom_memory_table_of(&job, &g);

@@ -42,8 +42,10 @@ const loom_constant loom_device_defaults[LOOM_DEV_COUNT] = {
     [LOOM_DEV_NET_SHARE] = LOOM_HABIT(0.85, "NCCL over RDMA"),
     [LOOM_DEV_NET_START] = LOOM_HABIT(25e-6, "NCCL over RDMA"),
     [LOOM_DEV_NET_HOP] = LOOM_HABIT(3e-6, "NCCL over RDMA"),
-    [LOOM_DEV_NET_CROWD] = LOOM_STEPS(0.0272, "fitted to 191 published steps: dgxc-benchmarking, vTrain multi-node, InternEvo, llm-foundry and others"),
-    [LOOM_DEV_OVERLAP_TAX] = LOOM_STEPS(0.2, "fitted to 154 published steps: dgxc-benchmarking, InternEvo, llm-foundry, torchtitan and others"),
+    [LOOM_DEV_NET_CROWD] =
+        LOOM_STEPS(0.0272, "fitted to 191 published steps: dgxc-benchmarking, vTrain multi-node, InternEvo, llm-foundry and others"),
+    [LOOM_DEV_OVERLAP_TAX] =
+        LOOM_STEPS(0.2, "fitted to 154 published steps: dgxc-benchmarking, InternEvo, llm-foundry, torchtitan and others"),
     [LOOM_DEV_HOST_MEMORY_RATE] = LOOM_HABIT(25e9, "PCIe 4"),
 };
 
@@ -67,9 +69,12 @@ const loom_constant loom_software_defaults[LOOM_SOFT_COUNT] = {
     [LOOM_SOFT_GRADIENT_BYTES] = LOOM_HABIT(2, "16-bit"),
     [LOOM_SOFT_GATHER_BYTES] = LOOM_HABIT(2, "16-bit"),
     [LOOM_SOFT_OWNER_TURN] = LOOM_HABIT(0, "one gather for all"),
-    [LOOM_SOFT_QUANTISE] = LOOM_STEPS(0.602, "fitted to 221 published steps: Megatron-Bridge, dgxc-benchmarking, torchtitan, llm-foundry and others"),
-    [LOOM_SOFT_JITTER] = LOOM_STEPS(0.00266, "fitted to 946 published steps: Megatron-Bridge, llm-foundry, dgxc-benchmarking, vTrain multi-node and others"),
-    [LOOM_SOFT_FIXED] = LOOM_STEPS(0.00688, "fitted to 200 published steps: vTrain single-node, AMP 2022, SimuMax B200, Zero Bubble and others"),
+    [LOOM_SOFT_QUANTISE] =
+        LOOM_STEPS(0.602, "fitted to 221 published steps: Megatron-Bridge, dgxc-benchmarking, torchtitan, llm-foundry and others"),
+    [LOOM_SOFT_JITTER] =
+        LOOM_STEPS(0.00266, "fitted to 946 published steps: Megatron-Bridge, llm-foundry, dgxc-benchmarking, vTrain multi-node and others"),
+    [LOOM_SOFT_FIXED] =
+        LOOM_STEPS(0.00688, "fitted to 200 published steps: vTrain single-node, AMP 2022, SimuMax B200, Zero Bubble and others"),
     [LOOM_SOFT_OPTIMIZER_BYTES] = LOOM_HABIT(34, "fused Adam with fp32 master weights"),
     [LOOM_SOFT_DISPATCH_BYTES] = LOOM_HABIT(2, "16-bit"),
     [LOOM_SOFT_WEIGHT_STORE] = LOOM_HABIT(2, "16-bit"),
