@@ -64,7 +64,7 @@ static void open_panel(const attention *t, query_panel *p, int64_t b, int64_t h,
     p->first = first;
     p->count = left < PANEL ? (int)left : PANEL;
     transpose_panel(p->q_transposed, PANEL, a->q_BSHK + b * t->q_at.sequence + first * t->q_at.token + h * a->head_dim, t->q_at.token,
-                    p->count, a->head_dim, t->scale);
+                    p->count, a->head_dim, t->scale, ROWS_AHEAD * t->q_at.token);
     memset(p->o, 0, (size_t)(PANEL * t->width) * sizeof(float));
     for (int i = 0; i < PANEL; i++) {
         p->largest[i] = -INFINITY;

@@ -86,8 +86,8 @@ static void load_queries(const backward *t, scratch *s, int64_t b, int64_t h, in
 
     copy_panel(s->q, t->width, q, t->q_at.token, count, f->head_dim, 1);
     copy_panel(s->dout, t->width, dout, t->do_at.token, count, f->head_dim, 1);
-    transpose_panel(s->q_transposed, QUERIES, q, t->q_at.token, count, f->head_dim, 1);
-    transpose_panel(s->do_transposed, QUERIES, dout, t->do_at.token, count, f->head_dim, 1);
+    transpose_panel(s->q_transposed, QUERIES, q, t->q_at.token, count, f->head_dim, 1, 0);
+    transpose_panel(s->do_transposed, QUERIES, dout, t->do_at.token, count, f->head_dim, 1, 0);
     for (int64_t i = 0; i < QUERIES; i++) {
         float lse = i < count ? f->lse_BHS[row + i] : -INFINITY;
 

@@ -7,7 +7,7 @@
 #include "kernels/cpu/tile.h"
 
 /* k and columns of the packed part of B (2 MiB, in the last cache), rows of the packed part of A (in the second). */
-enum { K_BLOCK = 256, COLUMN_BLOCK = 2048, ROW_BLOCK = 10 * TILE_ROWS, PACKED_A = ROW_BLOCK * K_BLOCK + 16 };
+enum { K_BLOCK = 256, COLUMN_BLOCK = 2048, ROW_BLOCK = 10 * TILE_ROWS, PACKED_A = ROW_BLOCK * K_BLOCK + 16, COLUMNS_AHEAD = 8 * LANES };
 
 typedef struct block_product {
     const loom_gemm_args *a;
@@ -30,7 +30,7 @@ static inline void pack_b_strips(const void *context, int64_t from, int64_t to)
         int64_t cols = left < TILE_COLS ? left : TILE_COLS;
 
         if (p->a->transpose_b)
-            transpose_panel(strip, TILE_COLS, p->b_matrix + column * p->ldb + p->k_from, p->ldb, cols, p->k_count, 1);
+            transpose_panel(strip, TILE_COLS, p->b_matrix + column * p->ldb + p->k_from, p->ldb, cols, p->k_count, 1, COLUMNS_AHEAD);
         else
             copy_panel(strip, TILE_COLS, p->b_matrix + p->k_from * p->ldb + column, p->ldb, p->k_count, cols, 1);
     }
@@ -41,10 +41,12 @@ static inline void pack_b_strips(const void *context, int64_t from, int64_t to)
 static inline void pack_a_strip(float *packed, const float *a, int64_t lda, int64_t rows, int64_t k_count, bool transposed)
 {
     if (transposed)
-        for (int64_t k = 0; k < k_count; k++)
+        for (int64_t k = 0; k < k_count; k++) {
+            __builtin_prefetch(a + (k + ROWS_AHEAD) * lda);
             vf_store(packed + k * TILE_ROWS, vf_get(a + k * lda, (int)rows < LANES ? (int)rows : LANES));
+        }
     else
-        transpose_lanes(packed, TILE_ROWS, a, lda, rows, k_count, 1);
+        transpose_lanes(packed, TILE_ROWS, a, lda, rows, k_count, 1, COLUMNS_AHEAD);
 }
 
 static inline void pack_a(const block_product *p, int64_t row, int64_t rows, float *packed)
