@@ -14,6 +14,12 @@ typedef struct matmul_shape {
     int64_t bias, accumulate, threads;
 } matmul_shape;
 
+/* Whether the rows of B are contiguous, so that the packing implementation is the faster one. */
+static inline bool loom_matmul_prefers_packing(const matmul_shape *s)
+{
+    return s->b_col == 1;
+}
+
 typedef struct matmul {
     matmul_shape shape;
     dnnl_primitive_t primitive;
