@@ -1,5 +1,6 @@
-/* How fast the CPU kernels are: GFLOP/s and GB/s of each operation at the shapes of GPT-2 models of 10, 30 and 124 million parameters, beside
- * what this machine can do at most. One JSON object a line. Each figure is the best of several short runs; the whole takes some seconds.
+/* How fast the CPU kernels are: GFLOP/s and GB/s of each operation at the shapes of GPT-2 models of 10, 30 and 124 million parameters,
+ * beside what this machine can do at most. One JSON object a line. Each figure is the best of several short runs; the whole takes some
+ * seconds.
  *
  *   kernels [--threads N] [--isa portable|avx2|avx512] [--gemm onednn|openblas|own] [--only NAME] [--clock cpu]
  *
@@ -141,13 +142,13 @@ static double measure_peak_gbs(bench *b)
 #define BENCH(b, label, flop, bytes, operation, ...)                                                                                       \
     do {                                                                                                                                   \
         const __typeof__(__VA_ARGS__) bench_arguments = __VA_ARGS__;                                                                       \
-        double best_s = 1e9, begin_s = now_s(b);                                                                                            \
+        double best_s = 1e9, begin_s = now_s(b);                                                                                           \
         if ((b)->only && !strstr(#operation, (b)->only))                                                                                   \
             break;                                                                                                                         \
-        for (int run = 0; run < 3 || (run < 200 && now_s(b) - begin_s < 0.15); run++) {                                                     \
-            double start_s = now_s(b);                                                                                                      \
+        for (int run = 0; run < 3 || (run < 200 && now_s(b) - begin_s < 0.15); run++) {                                                    \
+            double start_s = now_s(b);                                                                                                     \
             must((b)->k->operation((b)->k, &bench_arguments, (b)->stream));                                                                \
-            best_s = fmin(best_s, now_s(b) - start_s);                                                                                      \
+            best_s = fmin(best_s, now_s(b) - start_s);                                                                                     \
         }                                                                                                                                  \
         report(b, #operation, label, best_s, (double)(flop), (double)(bytes));                                                             \
     } while (0)
@@ -195,13 +196,31 @@ static void bench_attention(bench *b, int64_t batch, int64_t seq, int64_t heads,
 
     snprintf(label, sizeof label, "causal, %lld x %lld tokens, %lld/%lld heads of %lld", (long long)batch, (long long)seq, (long long)heads,
              (long long)kv_heads, (long long)size);
-    const loom_attention_args forward = {.o_BSHK = o, .lse_BHS = lse, .q_BSHK = qkv, .k_BSGK = qkv + heads * size, .v_BSGK = qkv + (heads + kv_heads) * size,
-                                         .q_at = at, .k_at = at, .v_at = at, .batch = batch, .heads = heads, .kv_heads = kv_heads, .q_seq = seq,
-                                         .k_seq = seq, .head_dim = size, .mask.causal = true};
+    const loom_attention_args forward = {.o_BSHK = o,
+                                         .lse_BHS = lse,
+                                         .q_BSHK = qkv,
+                                         .k_BSGK = qkv + heads * size,
+                                         .v_BSGK = qkv + (heads + kv_heads) * size,
+                                         .q_at = at,
+                                         .k_at = at,
+                                         .v_at = at,
+                                         .batch = batch,
+                                         .heads = heads,
+                                         .kv_heads = kv_heads,
+                                         .q_seq = seq,
+                                         .k_seq = seq,
+                                         .head_dim = size,
+                                         .mask.causal = true};
     BENCH(b, label, 2 * product, 0, attention, (loom_attention_args)forward);
     BENCH(b, label, 5 * product, 0, attention_backward,
-          (loom_attention_backward_args){.forward = forward, .do_BSHK = dout, .dq_BSHK = d, .dk_BSGK = d + heads * size,
-                                         .dv_BSGK = d + (heads + kv_heads) * size, .dq_at = at, .dk_at = at, .dv_at = at});
+          (loom_attention_backward_args){.forward = forward,
+                                         .do_BSHK = dout,
+                                         .dq_BSHK = d,
+                                         .dk_BSGK = d + heads * size,
+                                         .dv_BSGK = d + (heads + kv_heads) * size,
+                                         .dq_at = at,
+                                         .dk_at = at,
+                                         .dv_at = at});
     release(b, qkv);
     release(b, d);
     release(b, o);
@@ -220,15 +239,37 @@ static void bench_rows(bench *b, int64_t tokens, int64_t hidden, int64_t ffn)
 
     snprintf(label, sizeof label, "%lldx%lld", (long long)tokens, (long long)hidden);
     BENCH(b, label, 0, 2 * row, layernorm,
-          (loom_layernorm_args){.y_TD = y, .mean_T = mean, .rstd_T = rstd, .x_TD = x, .weight_D = weight, .bias_D = bias, .tokens = tokens, .hidden = hidden,
+          (loom_layernorm_args){.y_TD = y,
+                                .mean_T = mean,
+                                .rstd_T = rstd,
+                                .x_TD = x,
+                                .weight_D = weight,
+                                .bias_D = bias,
+                                .tokens = tokens,
+                                .hidden = hidden,
                                 .eps = 1e-5f});
     BENCH(b, label, 0, 4 * row, layernorm_backward,
-          (loom_layernorm_backward_args){.dx_TD = z, .dweight_D = dweight, .dbias_D = dbias, .dy_TD = y, .x_TD = x, .weight_D = weight, .mean_T = mean,
-                                         .rstd_T = rstd, .tokens = tokens, .hidden = hidden, .accumulate = true});
+          (loom_layernorm_backward_args){.dx_TD = z,
+                                         .dweight_D = dweight,
+                                         .dbias_D = dbias,
+                                         .dy_TD = y,
+                                         .x_TD = x,
+                                         .weight_D = weight,
+                                         .mean_T = mean,
+                                         .rstd_T = rstd,
+                                         .tokens = tokens,
+                                         .hidden = hidden,
+                                         .accumulate = true});
     BENCH(b, label, 0, 2 * row, rmsnorm,
           (loom_rmsnorm_args){.y_TD = y, .rstd_T = rstd, .x_TD = x, .weight_D = weight, .tokens = tokens, .hidden = hidden, .eps = 1e-5f});
     BENCH(b, label, 0, 3 * row, rmsnorm_backward,
-          (loom_rmsnorm_backward_args){.dx_TD = z, .dweight_D = dweight, .dy_TD = y, .x_TD = x, .weight_D = weight, .rstd_T = rstd, .tokens = tokens,
+          (loom_rmsnorm_backward_args){.dx_TD = z,
+                                       .dweight_D = dweight,
+                                       .dy_TD = y,
+                                       .x_TD = x,
+                                       .weight_D = weight,
+                                       .rstd_T = rstd,
+                                       .tokens = tokens,
                                        .hidden = hidden});
     BENCH(b, label, 0, 3 * row, add, (loom_add_args){.y = z, .a = x, .b = y, .count = n});
     snprintf(label, sizeof label, "%lldx%lld", (long long)tokens, (long long)ffn);
@@ -265,8 +306,18 @@ static void bench_optimizer(bench *b, int64_t count)
 
     snprintf(label, sizeof label, "%lld", (long long)count);
     BENCH(b, label, 0, 7 * one, adamw,
-          (loom_adamw_args){.p = p, .m = m, .v = v, .gradient = g, .count = count, .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .decay = 0.1,
-                            .correction1 = 0.1, .correction2 = 0.05});
+          (loom_adamw_args){.p = p,
+                            .m = m,
+                            .v = v,
+                            .gradient = g,
+                            .count = count,
+                            .lr = 1e-3,
+                            .beta1 = 0.9,
+                            .beta2 = 0.95,
+                            .eps = 1e-8,
+                            .decay = 0.1,
+                            .correction1 = 0.1,
+                            .correction2 = 0.05});
     BENCH(b, label, 0, one, sum_squares, (loom_sum_args){.sum = &sum, .x = g, .count = count});
     BENCH(b, label, 0, one, fill, (loom_fill_args){.y = g, .count = count});
     release(b, p);
@@ -291,13 +342,14 @@ int main(int argc, char **argv)
 
     must(loom_device_open(LOOM_CPU, &(loom_device_config){.threads = threads ? atoi(threads) : 0}, &device));
     must(loom_stream_open(device, LOOM_STREAM_INLINE, "bench", &b.stream));
-    must(loom_kernels_open(device, &(loom_kernels_config){.isa = option(argc, argv, "--isa"), .gemm_library = option(argc, argv, "--gemm")}, &b.k));
+    must(loom_kernels_open(device, &(loom_kernels_config){.isa = option(argc, argv, "--isa"), .gemm_library = option(argc, argv, "--gemm")},
+                           &b.k));
     b.threads = loom_device_threads(device);
     b.clock = option(argc, argv, "--clock") ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC;
     b.peak_gflops = measure_peak_gflops(&b);
     b.peak_gbs = measure_peak_gbs(&b);
-    printf("{\"isa\": \"%s\", \"gemm\": \"%s\", \"threads\": %d, \"peak_gflops\": %.1f, \"memory_gb_s\": %.1f}\n", b.k->isa, b.k->gemm_library, b.threads,
-           b.peak_gflops, b.peak_gbs);
+    printf("{\"isa\": \"%s\", \"gemm\": \"%s\", \"threads\": %d, \"peak_gflops\": %.1f, \"memory_gb_s\": %.1f}\n", b.k->isa,
+           b.k->gemm_library, b.threads, b.peak_gflops, b.peak_gbs);
 
     bench_linear(&b, 1024, 384, 1536);
     bench_linear(&b, 1024, 640, 1920);

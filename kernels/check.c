@@ -65,7 +65,8 @@ loom_status loom_check_gemm(const loom_gemm_args *a)
     STRIDE("gemm", "ldb", a->ldb, a->transpose_b ? a->k : a->n);
     STRIDE("gemm", "ldc", a->ldc, a->n);
     if (a->batch > 1 && a->stride_c < (a->ldc ? a->ldc : a->n) * (a->m - 1) + a->n)
-        return loom_fail(LOOM_E_INVALID, "gemm: stride_c=%" PRId64 " would let the %" PRId64 " results overlap; each is %" PRId64 " x %" PRId64,
+        return loom_fail(LOOM_E_INVALID,
+                         "gemm: stride_c=%" PRId64 " would let the %" PRId64 " results overlap; each is %" PRId64 " x %" PRId64,
                          a->stride_c, a->batch, a->m, a->n);
     return LOOM_OK;
 fail:
@@ -75,8 +76,8 @@ fail:
 static loom_status check_bshk(const char *operation, const char *name, loom_bshk at, int64_t heads, int64_t head_dim)
 {
     if (at.token != 0 && at.token < heads * head_dim)
-        return loom_fail(LOOM_E_INVALID, "%s: %s.token=%" PRId64 " is shorter than %" PRId64 " heads of %" PRId64 "; 0 means tight", operation,
-                         name, at.token, heads, head_dim);
+        return loom_fail(LOOM_E_INVALID, "%s: %s.token=%" PRId64 " is shorter than %" PRId64 " heads of %" PRId64 "; 0 means tight",
+                         operation, name, at.token, heads, head_dim);
     if (at.sequence < 0)
         return loom_fail(LOOM_E_INVALID, "%s: %s.sequence=%" PRId64 " is negative", operation, name, at.sequence);
     return LOOM_OK;
@@ -90,7 +91,8 @@ static loom_status check_attention(const char *operation, const loom_attention_a
 
     SIZES(operation, "batch, heads, kv_heads, q_seq, k_seq, head_dim", a->batch, a->heads, a->kv_heads, a->q_seq, a->k_seq, a->head_dim);
     if (a->heads > 0 && (a->kv_heads == 0 || a->heads % a->kv_heads != 0))
-        return loom_fail(LOOM_E_INVALID, "%s: %" PRId64 " key/value heads do not divide %" PRId64 " heads", operation, a->kv_heads, a->heads);
+        return loom_fail(LOOM_E_INVALID, "%s: %" PRId64 " key/value heads do not divide %" PRId64 " heads", operation, a->kv_heads,
+                         a->heads);
     BUFFERS(operation, "o_BSHK, lse_BHS, q_BSHK", queries, a->o_BSHK, a->lse_BHS, a->q_BSHK);
     BUFFERS(operation, "k_BSGK, v_BSGK", queries && a->k_seq, a->k_BSGK, a->v_BSGK);
     LOOM_TRY(check_bshk(operation, "q_at", a->q_at, a->heads, a->head_dim));
@@ -100,8 +102,8 @@ static loom_status check_attention(const char *operation, const loom_attention_a
     if (m->window < 0 || m->window > INT32_MAX)
         return loom_fail(LOOM_E_INVALID, "%s: window=%" PRId64 "; it is 0 (none) to %d", operation, m->window, INT32_MAX);
     if (m->q_start < 0 || m->k_start < 0 || m->q_start + a->q_seq > INT32_MAX || m->k_start + a->k_seq > INT32_MAX)
-        return loom_fail(LOOM_E_INVALID, "%s: positions from q_start=%" PRId64 ", k_start=%" PRId64 " on leave 0 to %d", operation, m->q_start,
-                         m->k_start, INT32_MAX);
+        return loom_fail(LOOM_E_INVALID, "%s: positions from q_start=%" PRId64 ", k_start=%" PRId64 " on leave 0 to %d", operation,
+                         m->q_start, m->k_start, INT32_MAX);
     if (!m->q_documents_BS != !m->k_documents_BS)
         return loom_fail(LOOM_E_INVALID, "%s: documents are given for %s only; both or none", operation,
                          m->q_documents_BS ? "queries" : "keys");
@@ -187,8 +189,8 @@ loom_status loom_check_layernorm_backward(const loom_layernorm_backward_args *a)
     loom_status status;
 
     SIZES("layernorm_backward", "tokens, hidden", a->tokens, a->hidden);
-    BUFFERS("layernorm_backward", "dy_TD, x_TD, weight_D, mean_T, rstd_T", a->tokens && a->hidden, a->dy_TD, a->x_TD, a->weight_D, a->mean_T,
-            a->rstd_T);
+    BUFFERS("layernorm_backward", "dy_TD, x_TD, weight_D, mean_T, rstd_T", a->tokens && a->hidden, a->dy_TD, a->x_TD, a->weight_D,
+            a->mean_T, a->rstd_T);
     return LOOM_OK;
 fail:
     return status;
@@ -267,8 +269,8 @@ loom_status loom_check_swiglu_backward(const loom_swiglu_backward_args *a)
     loom_status status;
 
     SIZES("swiglu_backward", "tokens, width", a->tokens, a->width);
-    BUFFERS("swiglu_backward", "dgate_TF, dup_TF, dy_TF, gate_TF, up_TF", a->tokens && a->width, a->dgate_TF, a->dup_TF, a->dy_TF, a->gate_TF,
-            a->up_TF);
+    BUFFERS("swiglu_backward", "dgate_TF, dup_TF, dy_TF, gate_TF, up_TF", a->tokens && a->width, a->dgate_TF, a->dup_TF, a->dy_TF,
+            a->gate_TF, a->up_TF);
     STRIDE("swiglu_backward", "ld_dgate", a->ld_dgate, a->width);
     STRIDE("swiglu_backward", "ld_dup", a->ld_dup, a->width);
     STRIDE("swiglu_backward", "ld_dy", a->ld_dy, a->width);
@@ -535,8 +537,9 @@ static loom_status check_rule(const char *operation, const loom_router_rule *r)
     if (r->groups > 1 && r->experts % r->groups != 0)
         return loom_fail(LOOM_E_INVALID, "%s: %" PRId64 " groups do not divide %" PRId64 " experts", operation, r->groups, r->experts);
     if (r->groups > 1 && (r->groups_kept < 1 || r->groups_kept > r->groups || r->groups_kept * (r->experts / r->groups) < r->top_k))
-        return loom_fail(LOOM_E_INVALID, "%s: %" PRId64 " of %" PRId64 " groups kept, of %" PRId64 " experts each, leave no %" PRId64 " to choose", operation,
-                         r->groups_kept, r->groups, r->experts / r->groups, r->top_k);
+        return loom_fail(LOOM_E_INVALID,
+                         "%s: %" PRId64 " of %" PRId64 " groups kept, of %" PRId64 " experts each, leave no %" PRId64 " to choose",
+                         operation, r->groups_kept, r->groups, r->experts / r->groups, r->top_k);
     return LOOM_OK;
 fail:
     return status;
@@ -602,7 +605,8 @@ loom_status loom_check_sort_assignments(const loom_sort_assignments_args *a)
     BUFFERS("sort_assignments", "offset_E1", true, a->offset_E1);
     BUFFERS("sort_assignments", "order_R, position_A, expert_A", a->assignments, a->order_R, a->position_A, a->expert_A);
     if (a->assignments > INT32_MAX)
-        return loom_fail(LOOM_E_INVALID, "sort_assignments: %" PRId64 " assignments; their numbers are 32 bits, so %d at most", a->assignments, INT32_MAX);
+        return loom_fail(LOOM_E_INVALID, "sort_assignments: %" PRId64 " assignments; their numbers are 32 bits, so %d at most",
+                         a->assignments, INT32_MAX);
     return LOOM_OK;
 fail:
     return status;
@@ -655,7 +659,8 @@ loom_status loom_check_grouped_gemm(const loom_grouped_gemm_args *a)
     if (a->ragged_k && a->transpose_b)
         return loom_fail(LOOM_E_INVALID, "grouped_gemm: transpose_b has no meaning with ragged_k, where B is rows of tokens");
     if (a->ragged_k && a->groups > 1 && a->stride_c < (a->ldc ? a->ldc : a->n) * (a->m - 1) + a->n)
-        return loom_fail(LOOM_E_INVALID, "grouped_gemm: stride_c=%" PRId64 " would let the %" PRId64 " results overlap; each is %" PRId64 " x %" PRId64,
+        return loom_fail(LOOM_E_INVALID,
+                         "grouped_gemm: stride_c=%" PRId64 " would let the %" PRId64 " results overlap; each is %" PRId64 " x %" PRId64,
                          a->stride_c, a->groups, a->m, a->n);
     return LOOM_OK;
 fail:

@@ -18,12 +18,11 @@ loom_status loom_dry_open(loom_device *device, loom_kernels **kernels)
 
     if (!k)
         return loom_fail(LOOM_E_MEMORY, "kernels: no memory for the table itself");
-    *k = (loom_kernels){
-        .isa = "dry",
-        .gemm_library = "dry",
-        .device = device,
+    *k = (loom_kernels){.isa = "dry",
+                        .gemm_library = "dry",
+                        .device = device,
 #define LOOM_DRY_ENTRY(name, args) .name = dry_##name,
-        LOOM_KERNEL_LIST(LOOM_DRY_ENTRY)
+                        LOOM_KERNEL_LIST(LOOM_DRY_ENTRY)
 #undef LOOM_DRY_ENTRY
     };
     *kernels = k;

@@ -9,7 +9,8 @@
  *   - Gradients of parameters are added to what is there; gradients of activations are written, or added with `accumulate`.
  *   - The same call with the same count of threads gives the same bits. A NaN that goes in comes out.
  *   - LOOM_E_INVALID (with the rule and the numbers) if the arguments cannot be right; nothing was enqueued then.
- * Letters: T tokens, D hidden, B sequences, S length of one, H heads, G key/value heads, K head size, V vocabulary of this shard, E experts. */
+ * Letters: T tokens, D hidden, B sequences, S length of one, H heads, G key/value heads, K head size, V vocabulary of this shard, E
+ * experts. */
 #ifndef RANKLOOM_KERNELS_H
 #define RANKLOOM_KERNELS_H
 
@@ -46,11 +47,11 @@ typedef struct loom_bshk {
 /* Which keys a query sees. Position of query i is q_positions_S[i], or q_start + i; likewise keys: they are global positions in the
  * sequence, so that ranks of a ring can hold any part of it. Documents, if given, are ids per token: only equal ids see each other. */
 typedef struct loom_attention_mask {
-    bool causal;                                       /* key position <= query position */
-    int64_t window;                                    /* > 0: also key position > query position - window */
-    int64_t q_start, k_start;                          /* ignored where positions are given */
-    const int32_t *q_positions_S, *k_positions_S;      /* ascending within each run; the same for all sequences */
-    const int32_t *q_documents_BS, *k_documents_BS;    /* both or none */
+    bool causal;                                    /* key position <= query position */
+    int64_t window;                                 /* > 0: also key position > query position - window */
+    int64_t q_start, k_start;                       /* ignored where positions are given */
+    const int32_t *q_positions_S, *k_positions_S;   /* ascending within each run; the same for all sequences */
+    const int32_t *q_documents_BS, *k_documents_BS; /* both or none */
 } loom_attention_mask;
 
 /* o = softmax(scale q k') v with query head h reading key/value head h / (H/G). No S x S matrix: blocks with an online softmax.
@@ -285,8 +286,8 @@ typedef struct loom_position_backward_args {
  *   all_reduce(max, a copy of the local max) ; xent_rebase: sum *= exp(local max - global max) ; all_reduce(sum, sums and targets)
  *   xent_gradient  loss, and the gradient in place of the logits
  * Whole: xent does it all in one pass. Columns from `cols` to the stride are padding: never read; their gradient is 0.
- * A target of -100 takes no part: loss and gradient 0. Any other is an id of the whole vocabulary: the caller checks its data (xent gives a NaN loss,
- * the split form cannot see it). */
+ * A target of -100 takes no part: loss and gradient 0. Any other is an id of the whole vocabulary: the caller checks its data (xent gives a
+ * NaN loss, the split form cannot see it). */
 enum { LOOM_IGNORE_INDEX = -100 };
 
 typedef struct loom_xent_local_args {
@@ -304,8 +305,8 @@ typedef struct loom_xent_rebase_args {
 
 /* loss = log(sum) + max - target; logits become (exp(logit - max) / sum - [is target]) * weight. */
 typedef struct loom_xent_gradient_args {
-    float *logits_TV; /* NULL: only the loss */
-    float *loss_T;    /* NULL: only the gradient. Unweighted */
+    float *logits_TV;                      /* NULL: only the loss */
+    float *loss_T;                         /* NULL: only the gradient. Unweighted */
     const float *max_T, *sum_T, *target_T; /* global */
     const int32_t *targets_T;
     const float *weight_T; /* of each token's loss; NULL: 1 */
@@ -343,25 +344,22 @@ typedef struct loom_adamw_args {
 } loom_adamw_args;
 
 /* --- mixture of experts -------------------------------------------------------------------------------------------------------------
- * Letters: E experts, K choices of a token here, A = T * K assignments (token major: assignment a is choice a % K of token a / K), R rows sorted
- * by expert, N balance segments. One layer forward, on one rank:
- *   gemm            logits = x Wr'
- *   router          scores, and of each token K experts and their weights
- *   sort_assignments  which assignment comes to which row, rows of one expert together
- *   gather_rows     x of each row (divide = K)
- *   grouped_gemm    each expert's matrix on its rows; swiglu; grouped_gemm
- *   combine_rows    weighted sum of each token's rows
- * Backward: gather_rows with the weights (rows' gradient), combine_weights_backward, grouped_gemm (ragged_k for the experts' weights), combine_rows
- * without weights (dx), router_backward, gemm. */
+ * Letters: E experts, K choices of a token here, A = T * K assignments (token major: assignment a is choice a % K of token a / K), R rows
+ * sorted by expert, N balance segments. One layer forward, on one rank: gemm            logits = x Wr' router          scores, and of each
+ * token K experts and their weights sort_assignments  which assignment comes to which row, rows of one expert together gather_rows     x of
+ * each row (divide = K) grouped_gemm    each expert's matrix on its rows; swiglu; grouped_gemm combine_rows    weighted sum of each token's
+ * rows Backward: gather_rows with the weights (rows' gradient), combine_weights_backward, grouped_gemm (ragged_k for the experts' weights),
+ * combine_rows without weights (dx), router_backward, gemm. */
 enum { LOOM_ROUTER_EXPERTS_MAX = 1024, LOOM_ROUTER_CHOICES_MAX = 64 };
 
 /* How tokens choose; the same in forward and backward. */
 typedef struct loom_router_rule {
     int64_t experts, top_k;
-    int64_t groups, groups_kept; /* group-limited: only the groups_kept groups whose two best (score + bias) sum highest; 0 or 1, 1: no groups */
-    bool sigmoid;                /* score = sigmoid(logit), else softmax over all experts */
-    bool normalise;              /* kept scores divided by their sum */
-    float route_scale;           /* of the weights; 0: 1 */
+    int64_t groups,
+        groups_kept;   /* group-limited: only the groups_kept groups whose two best (score + bias) sum highest; 0 or 1, 1: no groups */
+    bool sigmoid;      /* score = sigmoid(logit), else softmax over all experts */
+    bool normalise;    /* kept scores divided by their sum */
+    float route_scale; /* of the weights; 0: 1 */
 } loom_router_rule;
 
 /* Best first, the lowest index of equals. `bias` shifts the choice only, weights are the unbiased scores. */
@@ -373,8 +371,8 @@ typedef struct loom_router_args {
     loom_router_rule rule;
 } loom_router_args;
 
-/* Over each segment of `segment` tokens (0: all): how many assignments each expert has, and the sum of its scores; in token order. `share`: scores
- * are first divided by the token's sum of all scores. Where a segment is split over ranks, these are what to all_reduce. */
+/* Over each segment of `segment` tokens (0: all): how many assignments each expert has, and the sum of its scores; in token order. `share`:
+ * scores are first divided by the token's sum of all scores. Where a segment is split over ranks, these are what to all_reduce. */
 typedef struct loom_router_count_args {
     float *assigned_NE, *score_sum_NE;
     const int32_t *expert_TK; /* outside [0, experts): not counted */
@@ -383,24 +381,25 @@ typedef struct loom_router_count_args {
     bool share;
 } loom_router_count_args;
 
-/* loss = coefficient * mean over segments of E/K sum_e (assigned_e / tokens) (score_sum_e / tokens), and how it changes with one token's score.
- * tokens: of one segment, globally. The "switch" loss takes one segment a micro-batch; the "sequence" one takes each sequence, with `share` above. */
+/* loss = coefficient * mean over segments of E/K sum_e (assigned_e / tokens) (score_sum_e / tokens), and how it changes with one token's
+ * score. tokens: of one segment, globally. The "switch" loss takes one segment a micro-batch; the "sequence" one takes each sequence, with
+ * `share` above. */
 typedef struct loom_router_balance_args {
-    double *loss;     /* NULL: not wanted */
-    float *slope_NE;  /* NULL: not wanted */
+    double *loss;    /* NULL: not wanted */
+    float *slope_NE; /* NULL: not wanted */
     const float *assigned_NE, *score_sum_NE;
     int64_t segments, experts, top_k, tokens;
     double coefficient;
 } loom_router_balance_args;
 
-/* dlogit from the weights' gradient, the balance loss (slope, with the same segment and share) and the z-loss (z_slope * lse * softmax, with
- * z_slope = 2 coefficient / tokens for the mean of lse^2). */
+/* dlogit from the weights' gradient, the balance loss (slope, with the same segment and share) and the z-loss (z_slope * lse * softmax,
+ * with z_slope = 2 coefficient / tokens for the mean of lse^2). */
 typedef struct loom_router_backward_args {
     float *dlogit_TE;
     const float *dweight_TK; /* NULL: none */
     const float *score_TE;
-    const int32_t *expert_TK; /* as router wrote them, dropped or not: a dropped one has dweight 0 */
-    const float *slope_NE;    /* NULL: no balance loss */
+    const int32_t *expert_TK;      /* as router wrote them, dropped or not: a dropped one has dweight 0 */
+    const float *slope_NE;         /* NULL: no balance loss */
     const float *logit_TE, *lse_T; /* with z_slope */
     int64_t tokens, segment;
     bool share;
@@ -502,14 +501,15 @@ typedef struct loom_grouped_gemm_args {
     X(combine_weights_backward, loom_combine_weights_backward_args)                                                                        \
     X(grouped_gemm, loom_grouped_gemm_args)
 
-#define LOOM_KERNEL_TYPE(name, args) typedef loom_status loom_##name##_fn(loom_kernels *kernels, const args *arguments, loom_stream *stream);
+#define LOOM_KERNEL_TYPE(name, args)                                                                                                       \
+    typedef loom_status loom_##name##_fn(loom_kernels *kernels, const args *arguments, loom_stream *stream);
 LOOM_KERNEL_LIST(LOOM_KERNEL_TYPE)
 #undef LOOM_KERNEL_TYPE
 
 /* What a device can do: kernels->gemm(kernels, &(loom_gemm_args){…}, stream). One thread at a time calls through it: kernels share a
  * workspace. A LOOM_DRY device checks the arguments and does nothing. */
 struct loom_kernels {
-    const char *isa;  /* "portable", "avx2", "avx512"; "dry" */
+    const char *isa;          /* "portable", "avx2", "avx512"; "dry" */
     const char *gemm_library; /* "onednn", "openblas", "own"; "dry" */
     loom_device *device;
 #define LOOM_KERNEL_ENTRY(name, args) loom_##name##_fn *name;
@@ -523,8 +523,8 @@ typedef struct loom_kernels_config {
     const char *gemm_library; /* "onednn", "openblas", "own" */
 } loom_kernels_config;
 
-/* The kernels of `device`, with a workspace from it that grows with the shapes it meets and then stays. `config` may be NULL. CUDA without its
- * module, or an instruction set or library that is not here: LOOM_E_UNSUPPORTED. Free before the device. */
+/* The kernels of `device`, with a workspace from it that grows with the shapes it meets and then stays. `config` may be NULL. CUDA without
+ * its module, or an instruction set or library that is not here: LOOM_E_UNSUPPORTED. Free before the device. */
 LOOM_API loom_status loom_kernels_open(loom_device *device, const loom_kernels_config *config, loom_kernels **kernels);
 LOOM_API void loom_kernels_close(loom_kernels *kernels); /* accepts NULL */
 

@@ -76,7 +76,8 @@ static void open_panel(const attention *t, query_panel *p, int64_t b, int64_t h,
     p->tags = tags_of(p->position, documents ? p->document : NULL, p->count);
 }
 
-/* Scores become exp(score - largest so far); what was summed before shrinks by exp(old largest - new). Says whether anything has to shrink. */
+/* Scores become exp(score - largest so far); what was summed before shrinks by exp(old largest - new). Says whether anything has to shrink.
+ */
 LOOM_INLINE bool softmax_lanes(query_panel *p, float *scores, float *shrink, int lane, int64_t keys)
 {
     vf old = vf_load(p->largest + lane), largest = old, sum = vf_set(0);
@@ -118,7 +119,13 @@ static void panel_block(const attention *t, scratch *s, query_panel *p, const to
         return;
     if (sees == SEES_SOME)
         keys = keys_in_reach(mask, &p->tags, k, keys);
-    tile_product((tile_operands){.a = s->k, .a_row = t->width, .a_step = 1, .b = p->q_transposed, .ldb = PANEL, .c = s->scores, .ldc = PANEL,
+    tile_product((tile_operands){.a = s->k,
+                                 .a_row = t->width,
+                                 .a_step = 1,
+                                 .b = p->q_transposed,
+                                 .ldb = PANEL,
+                                 .c = s->scores,
+                                 .ldc = PANEL,
                                  .k = t->a->head_dim},
                  keys, PANEL);
     for (int lane = 0; lane < PANEL; lane += LANES) {
@@ -128,9 +135,10 @@ static void panel_block(const attention *t, scratch *s, query_panel *p, const to
     }
     if (shrink)
         shrink_output(p->o, s->shrink, t->width);
-    tile_product((tile_operands){.a = s->scores, .a_row = 1, .a_step = PANEL, .b = s->v, .ldb = t->width, .c = p->o, .ldc = t->width,
-                                 .k = keys, .add = true},
-                 PANEL, t->width);
+    tile_product(
+        (tile_operands){
+            .a = s->scores, .a_row = 1, .a_step = PANEL, .b = s->v, .ldb = t->width, .c = p->o, .ldc = t->width, .k = keys, .add = true},
+        PANEL, t->width);
 }
 
 static void key_block(const attention *t, scratch *s, int panels, int64_t b, int64_t g, int64_t first)
@@ -146,8 +154,10 @@ static void key_block(const attention *t, scratch *s, int panels, int64_t b, int
         wanted |= sight_of(&a->mask, &s->panel[p].tags, &tags) != SEES_NONE;
     if (!wanted)
         return;
-    copy_panel(s->k, t->width, a->k_BSGK + b * t->k_at.sequence + first * t->k_at.token + g * a->head_dim, t->k_at.token, keys, a->head_dim, 1);
-    copy_panel(s->v, t->width, a->v_BSGK + b * t->v_at.sequence + first * t->v_at.token + g * a->head_dim, t->v_at.token, keys, a->head_dim, 1);
+    copy_panel(s->k, t->width, a->k_BSGK + b * t->k_at.sequence + first * t->k_at.token + g * a->head_dim, t->k_at.token, keys, a->head_dim,
+               1);
+    copy_panel(s->v, t->width, a->v_BSGK + b * t->v_at.sequence + first * t->v_at.token + g * a->head_dim, t->v_at.token, keys, a->head_dim,
+               1);
     for (int p = 0; p < panels; p++)
         panel_block(t, s, &s->panel[p], &tags, keys);
 }

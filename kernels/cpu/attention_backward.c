@@ -1,6 +1,6 @@
 /* Attention backward from o and lse, blocked. A task is one key/value head of one sequence and a range of its keys, which it takes span by
- * span: a span's k, v, dk and dv stay in the second cache while all queries pass, block by block. With P = exp(S - lse) and delta = sum(do o):
- *   dv = P' do,  dP = do v',  dS = P (dP - delta),  dq = scale dS k,  dk = scale dS' q. */
+ * span: a span's k, v, dk and dv stay in the second cache while all queries pass, block by block. With P = exp(S - lse) and delta = sum(do
+ * o): dv = P' do,  dP = do v',  dS = P (dP - delta),  dq = scale dS k,  dk = scale dS' q. */
 #include "kernels/cpu/block.h"
 
 enum { KEYS = 64, SPAN_BLOCKS = 8, SPAN = SPAN_BLOCKS * KEYS, PANELS = 2 * 16 / LANES, QUERIES = PANELS * PANEL };
@@ -17,7 +17,8 @@ typedef struct backward {
     size_t scratch_bytes;
 } backward;
 
-/* Natural rows are padded to `width`; transposed copies are [K][QUERIES]. Scores and their gradients are transposed too: [KEYS][QUERIES]. */
+/* Natural rows are padded to `width`; transposed copies are [K][QUERIES]. Scores and their gradients are transposed too: [KEYS][QUERIES].
+ */
 typedef struct scratch {
     float *k, *v, *dk, *dv; /* of the span: [SPAN][width]; k is scaled */
     int32_t k_position[SPAN];
@@ -227,7 +228,8 @@ static void open_span(const backward *t, scratch *s, int64_t b, int64_t g, int64
     }
     copy_panel(s->k, t->width, f->k_BSGK + b * t->k_at.sequence + first * t->k_at.token + g * f->head_dim, t->k_at.token, keys, f->head_dim,
                t->scale);
-    copy_panel(s->v, t->width, f->v_BSGK + b * t->v_at.sequence + first * t->v_at.token + g * f->head_dim, t->v_at.token, keys, f->head_dim, 1);
+    copy_panel(s->v, t->width, f->v_BSGK + b * t->v_at.sequence + first * t->v_at.token + g * f->head_dim, t->v_at.token, keys, f->head_dim,
+               1);
     memset(s->dk, 0, bytes);
     memset(s->dv, 0, bytes);
 }
@@ -237,9 +239,10 @@ static void close_span(const backward *t, scratch *s, int64_t b, int64_t g, int6
     const loom_attention_backward_args *a = t->a;
     int64_t size = t->f->head_dim;
 
-    store_rows(a->dk_BSGK + b * t->dk_at.sequence + first * t->dk_at.token + g * size, t->dk_at.token, s->dk, t->width, keys, size, t->scale,
+    store_rows(a->dk_BSGK + b * t->dk_at.sequence + first * t->dk_at.token + g * size, t->dk_at.token, s->dk, t->width, keys, size,
+               t->scale, a->accumulate_dkv);
+    store_rows(a->dv_BSGK + b * t->dv_at.sequence + first * t->dv_at.token + g * size, t->dv_at.token, s->dv, t->width, keys, size, 1,
                a->accumulate_dkv);
-    store_rows(a->dv_BSGK + b * t->dv_at.sequence + first * t->dv_at.token + g * size, t->dv_at.token, s->dv, t->width, keys, size, 1, a->accumulate_dkv);
 }
 
 /* Queries [first, first + count) of head h against the span. Leaves dq, and says whether they see anything of it. */

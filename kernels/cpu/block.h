@@ -1,5 +1,5 @@
-/* What attention forward and backward share: which keys of a block a panel of queries sees. Scores are held transposed, S'[key][query], so that a vector holds one key's scores for
- * LANES queries and the softmax over keys needs no sum across lanes. */
+/* What attention forward and backward share: which keys of a block a panel of queries sees. Scores are held transposed, S'[key][query], so
+ * that a vector holds one key's scores for LANES queries and the softmax over keys needs no sum across lanes. */
 #ifndef LOOM_KERNELS_BLOCK_H
 #define LOOM_KERNELS_BLOCK_H
 
@@ -19,7 +19,11 @@ typedef struct token_tags {
 
 static inline token_tags tags_of(const int32_t *position, const int32_t *document, int64_t count)
 {
-    token_tags tags = {.position = position, .document = document, .first = INT32_MAX, .last = INT32_MIN, .document_first = INT32_MAX,
+    token_tags tags = {.position = position,
+                       .document = document,
+                       .first = INT32_MAX,
+                       .last = INT32_MIN,
+                       .document_first = INT32_MAX,
                        .document_last = INT32_MIN};
 
     for (int64_t i = 0; i < count; i++) {

@@ -40,8 +40,8 @@ loom_status loom_cpu_gemm_bias(loom_cpu *cpu, const loom_gemm_args *a)
     if (!a->bias_N)
         return LOOM_OK;
     for (int64_t i = 0; status == LOOM_OK && i < (a->batch ? a->batch : 1); i++)
-        status = cpu->ops->bias(cpu, &(loom_bias_args){.y_TN = a->c_MN + i * a->stride_c, .bias_N = a->bias_N, .tokens = a->m, .width = a->n,
-                                                       .ldy = a->ldc});
+        status = cpu->ops->bias(
+            cpu, &(loom_bias_args){.y_TN = a->c_MN + i * a->stride_c, .bias_N = a->bias_N, .tokens = a->m, .width = a->n, .ldy = a->ldc});
     return status;
 }
 
@@ -49,7 +49,8 @@ loom_status loom_cpu_check_rows(const char *operation, const int32_t *rows, int6
 {
     for (int64_t i = 0; rows && i < count; i++)
         if (rows[i] < 0 || rows[i] >= table_rows)
-            return loom_fail(LOOM_E_INVALID, "%s: token %lld wants row %d of a table of %lld", operation, (long long)i, rows[i], (long long)table_rows);
+            return loom_fail(LOOM_E_INVALID, "%s: token %lld wants row %d of a table of %lld", operation, (long long)i, rows[i],
+                             (long long)table_rows);
     return LOOM_OK;
 }
 
@@ -121,8 +122,8 @@ static loom_status choose_instruction_set(const char *wanted, loom_cpu *cpu)
             return LOOM_OK;
         }
     }
-    return loom_fail(LOOM_E_UNSUPPORTED, "kernels: instruction set \"%s\" is not on this machine or not in this build; \"auto\" takes the best of it",
-                     wanted);
+    return loom_fail(LOOM_E_UNSUPPORTED,
+                     "kernels: instruction set \"%s\" is not on this machine or not in this build; \"auto\" takes the best of it", wanted);
 }
 
 /* Preferred first. */
@@ -173,10 +174,9 @@ loom_status loom_cpu_open(loom_device *device, const loom_kernels_config *config
 
     if (!cpu)
         return loom_fail(LOOM_E_MEMORY, "kernels: no memory for the table itself");
-    cpu->table = (loom_kernels){
-        .device = device,
+    cpu->table = (loom_kernels){.device = device,
 #define LOOM_CPU_TABLE(name, args) .name = cpu_##name,
-        LOOM_KERNEL_LIST(LOOM_CPU_TABLE)
+                                LOOM_KERNEL_LIST(LOOM_CPU_TABLE)
 #undef LOOM_CPU_TABLE
     };
     cpu->threads = loom_device_threads(device);

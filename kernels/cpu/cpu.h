@@ -10,7 +10,7 @@ typedef struct loom_cpu loom_cpu;
 
 /* One entry an operation; arguments were checked and the stream is idle. */
 typedef struct loom_cpu_ops {
-#define LOOM_CPU_ENTRY(name, args) loom_status (*name)(loom_cpu *cpu, const args *a);
+#define LOOM_CPU_ENTRY(name, args) loom_status (*name)(loom_cpu * cpu, const args *a);
     LOOM_KERNEL_LIST(LOOM_CPU_ENTRY)
 #undef LOOM_CPU_ENTRY
 } loom_cpu_ops;

@@ -1,5 +1,5 @@
-/* Our own matrix product: blocks of B and A are packed into strips, tiles run over them. Used where no library is there, and wherever bits must
- * not depend on how rows or columns were split: an element of C is the same chain of additions whatever M and N are around it. */
+/* Our own matrix product: blocks of B and A are packed into strips, tiles run over them. Used where no library is there, and wherever bits
+ * must not depend on how rows or columns were split: an element of C is the same chain of additions whatever M and N are around it. */
 #include "kernels/cpu/product.h"
 
 /* A task: one row block times one group of strips of B. */

@@ -1,5 +1,5 @@
-/* Matrix products by oneDNN. A primitive takes 0.1 to 3 ms to make and microseconds to find, so each shape's is kept for good; shapes of a training
- * step are few. Its scratch memory is our workspace, so the ledger sees it. */
+/* Matrix products by oneDNN. A primitive takes 0.1 to 3 ms to make and microseconds to find, so each shape's is kept for good; shapes of a
+ * training step are few. Its scratch memory is our workspace, so the ledger sees it. */
 #include "kernels/cpu/gemm_onednn.h"
 
 #include "core/try.h"
@@ -19,7 +19,8 @@ static loom_status onednn_fail(dnnl_status_t code, const char *what, const matmu
 {
     if (code == dnnl_out_of_memory)
         return loom_fail(LOOM_E_MEMORY, "oneDNN: no memory to %s", what);
-    return loom_fail(LOOM_E_UNSUPPORTED, "oneDNN: cannot %s (its status %d) for m=%lld n=%lld k=%lld batch=%lld; RANKLOOM_GEMM=own does without it", what,
+    return loom_fail(LOOM_E_UNSUPPORTED,
+                     "oneDNN: cannot %s (its status %d) for m=%lld n=%lld k=%lld batch=%lld; RANKLOOM_GEMM=own does without it", what,
                      (int)code, s ? (long long)s->m : 0, s ? (long long)s->n : 0, s ? (long long)s->k : 0, s ? (long long)s->batch : 0);
 }
 
@@ -171,7 +172,8 @@ static loom_status execute(loom_cpu *cpu, onednn *o, matmul *m, const loom_gemm_
     if (m->bias)
         dnnl_memory_set_data_handle(m->bias, (void *)a->bias_N);
     const dnnl_exec_arg_t arguments[] = {
-        {DNNL_ARG_SRC, m->a}, {DNNL_ARG_WEIGHTS, m->b}, {DNNL_ARG_DST, m->c}, {DNNL_ARG_SCRATCHPAD, m->scratchpad}, {DNNL_ARG_BIAS, m->bias},
+        {DNNL_ARG_SRC, m->a},     {DNNL_ARG_WEIGHTS, m->b}, {DNNL_ARG_DST, m->c}, {DNNL_ARG_SCRATCHPAD, m->scratchpad},
+        {DNNL_ARG_BIAS, m->bias},
     };
 
     code = dnnl_primitive_execute(m->primitive, o->stream, m->bias ? 5 : 4, arguments);

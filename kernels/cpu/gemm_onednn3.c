@@ -10,7 +10,8 @@
     } while (0)
 
 /* [batch, rows, cols]; a batch of one has two dimensions: it takes the shorter way through the library. */
-static dnnl_status_t describe(dnnl_memory_desc_t *md, const matmul_shape *s, int64_t rows, int64_t cols, int64_t stride, int64_t row, int64_t col)
+static dnnl_status_t describe(dnnl_memory_desc_t *md, const matmul_shape *s, int64_t rows, int64_t cols, int64_t stride, int64_t row,
+                              int64_t col)
 {
     const dnnl_dim_t batch = stride == 0 && s->batch > 1 ? 1 : s->batch; /* one matrix for all: broadcast */
     const dnnl_dims_t dims = {batch, rows, cols}, strides = {stride ? stride : rows * cols, row, col};
@@ -35,11 +36,11 @@ done:
     return status;
 }
 
-/* The library offers implementations, its own favourite ("brg:…") first. Its classic packing GEMM ("gemm:jit") is up to 8 % faster where B is stored as
- * it is read (dx = dy W, dW = dy' x) and up to 14 % slower where B is transposed (y = x W'): each gets the better one. */
-static dnnl_status_t choose(dnnl_primitive_desc_t *description, dnnl_engine_t engine, const_dnnl_memory_desc_t a, const_dnnl_memory_desc_t b,
-                            const_dnnl_memory_desc_t bias, const_dnnl_memory_desc_t c, dnnl_primitive_attr_t attributes,
-                            bool packing)
+/* The library offers implementations, its own favourite ("brg:…") first. Its classic packing GEMM ("gemm:jit") is up to 8 % faster where B
+ * is stored as it is read (dx = dy W, dW = dy' x) and up to 14 % slower where B is transposed (y = x W'): each gets the better one. */
+static dnnl_status_t choose(dnnl_primitive_desc_t *description, dnnl_engine_t engine, const_dnnl_memory_desc_t a,
+                            const_dnnl_memory_desc_t b, const_dnnl_memory_desc_t bias, const_dnnl_memory_desc_t c,
+                            dnnl_primitive_attr_t attributes, bool packing)
 {
     const char *name;
     dnnl_status_t status;

@@ -21,7 +21,8 @@ static loom_status openblas_run(loom_cpu *cpu, void *state, const loom_gemm_args
     int before = openblas_get_num_threads();
 
     (void)state;
-    if (a->m == 0 || a->n == 0 || a->k == 0 || a->m > largest || a->n > largest || a->k > largest || lda > largest || ldb > largest || ldc > largest)
+    if (a->m == 0 || a->n == 0 || a->k == 0 || a->m > largest || a->n > largest || a->k > largest || lda > largest || ldb > largest ||
+        ldc > largest)
         return cpu->ops->gemm(cpu, a); /* empty, or beyond the int of its interface */
     if (before != cpu->threads)
         openblas_set_num_threads(cpu->threads);

@@ -1,5 +1,5 @@
-/* Products of ragged groups of rows, as experts need them. Every group is cut into pieces of at most PIECE_ROWS x PIECE_COLUMNS of its result; a
- * piece is one task, packed and multiplied by one thread, so that groups of any size share the threads evenly. */
+/* Products of ragged groups of rows, as experts need them. Every group is cut into pieces of at most PIECE_ROWS x PIECE_COLUMNS of its
+ * result; a piece is one task, packed and multiplied by one thread, so that groups of any size share the threads evenly. */
 #include "kernels/cpu/product.h"
 
 enum { PIECE_ROWS = 4 * ROW_BLOCK, PIECE_COLUMNS = 256 };
@@ -24,10 +24,28 @@ static loom_gemm_args product_of_group(const loom_grouped_gemm_args *a, int64_t 
     int64_t ldb = or_tight(a->ldb, a->transpose_b ? a->k : a->n), ldc = or_tight(a->ldc, a->n);
 
     if (a->ragged_k)
-        return (loom_gemm_args){.c_MN = a->c + group * a->stride_c, .a_MK = a->a + first * lda, .b_KN = a->b + first * ldb, .m = a->m, .n = a->n,
-                                .k = rows, .lda = lda, .ldb = ldb, .ldc = ldc, .transpose_a = true, .accumulate = a->accumulate};
-    return (loom_gemm_args){.c_MN = a->c + first * ldc, .a_MK = a->a + first * lda, .b_KN = a->b + group * a->stride_b, .m = rows, .n = a->n, .k = a->k,
-                            .lda = lda, .ldb = ldb, .ldc = ldc, .transpose_b = a->transpose_b, .accumulate = a->accumulate};
+        return (loom_gemm_args){.c_MN = a->c + group * a->stride_c,
+                                .a_MK = a->a + first * lda,
+                                .b_KN = a->b + first * ldb,
+                                .m = a->m,
+                                .n = a->n,
+                                .k = rows,
+                                .lda = lda,
+                                .ldb = ldb,
+                                .ldc = ldc,
+                                .transpose_a = true,
+                                .accumulate = a->accumulate};
+    return (loom_gemm_args){.c_MN = a->c + first * ldc,
+                            .a_MK = a->a + first * lda,
+                            .b_KN = a->b + group * a->stride_b,
+                            .m = rows,
+                            .n = a->n,
+                            .k = a->k,
+                            .lda = lda,
+                            .ldb = ldb,
+                            .ldc = ldc,
+                            .transpose_b = a->transpose_b,
+                            .accumulate = a->accumulate};
 }
 
 /* Which group a piece belongs to: the last whose first piece is not beyond it. */

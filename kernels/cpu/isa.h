@@ -9,7 +9,7 @@
 #define ISA_NAME(name, isa) ISA_JOIN(name, isa)
 #define ISA(name) ISA_NAME(name, LOOM_ISA)
 
-#define LOOM_DECLARE_ISA(name, args) loom_status ISA(name)(loom_cpu *cpu, const args *a);
+#define LOOM_DECLARE_ISA(name, args) loom_status ISA(name)(loom_cpu * cpu, const args *a);
 LOOM_KERNEL_LIST(LOOM_DECLARE_ISA)
 #undef LOOM_DECLARE_ISA
 

@@ -95,8 +95,14 @@ static void layernorm_rows(const void *context, int64_t from, int64_t to)
 
 loom_status ISA(rmsnorm)(loom_cpu *cpu, const loom_rmsnorm_args *a)
 {
-    const norm_forward f = {.y = a->y_TD, .rstd = a->rstd_T, .sum = a->sum_TD, .x = a->x_TD, .weight = a->weight_D, .add = a->add_TD,
-                            .hidden = a->hidden, .eps = a->eps};
+    const norm_forward f = {.y = a->y_TD,
+                            .rstd = a->rstd_T,
+                            .sum = a->sum_TD,
+                            .x = a->x_TD,
+                            .weight = a->weight_D,
+                            .add = a->add_TD,
+                            .hidden = a->hidden,
+                            .eps = a->eps};
 
     loom_parallel_spans(cpu->threads, a->tokens, row_grain(a->hidden), rmsnorm_rows, &f);
     return LOOM_OK;
@@ -104,8 +110,16 @@ loom_status ISA(rmsnorm)(loom_cpu *cpu, const loom_rmsnorm_args *a)
 
 loom_status ISA(layernorm)(loom_cpu *cpu, const loom_layernorm_args *a)
 {
-    const norm_forward f = {.y = a->y_TD, .mean = a->mean_T, .rstd = a->rstd_T, .sum = a->sum_TD, .x = a->x_TD, .weight = a->weight_D,
-                            .bias = a->bias_D, .add = a->add_TD, .hidden = a->hidden, .eps = a->eps};
+    const norm_forward f = {.y = a->y_TD,
+                            .mean = a->mean_T,
+                            .rstd = a->rstd_T,
+                            .sum = a->sum_TD,
+                            .x = a->x_TD,
+                            .weight = a->weight_D,
+                            .bias = a->bias_D,
+                            .add = a->add_TD,
+                            .hidden = a->hidden,
+                            .eps = a->eps};
 
     loom_parallel_spans(cpu->threads, a->tokens, row_grain(a->hidden), layernorm_rows, &f);
     return LOOM_OK;
@@ -225,16 +239,31 @@ static loom_status norm_backward_run(loom_cpu *cpu, norm_backward b, loom_span_f
 
 loom_status ISA(rmsnorm_backward)(loom_cpu *cpu, const loom_rmsnorm_backward_args *a)
 {
-    const norm_backward b = {.dx = a->dx_TD, .dweight = a->dweight_D, .dy = a->dy_TD, .x = a->x_TD, .weight = a->weight_D, .rstd = a->rstd_T,
-                             .tokens = a->tokens, .hidden = a->hidden, .accumulate = a->accumulate};
+    const norm_backward b = {.dx = a->dx_TD,
+                             .dweight = a->dweight_D,
+                             .dy = a->dy_TD,
+                             .x = a->x_TD,
+                             .weight = a->weight_D,
+                             .rstd = a->rstd_T,
+                             .tokens = a->tokens,
+                             .hidden = a->hidden,
+                             .accumulate = a->accumulate};
 
     return norm_backward_run(cpu, b, rmsnorm_backward_blocks);
 }
 
 loom_status ISA(layernorm_backward)(loom_cpu *cpu, const loom_layernorm_backward_args *a)
 {
-    const norm_backward b = {.dx = a->dx_TD, .dweight = a->dweight_D, .dbias = a->dbias_D, .dy = a->dy_TD, .x = a->x_TD,
-                             .weight = a->weight_D, .mean = a->mean_T, .rstd = a->rstd_T, .tokens = a->tokens, .hidden = a->hidden,
+    const norm_backward b = {.dx = a->dx_TD,
+                             .dweight = a->dweight_D,
+                             .dbias = a->dbias_D,
+                             .dy = a->dy_TD,
+                             .x = a->x_TD,
+                             .weight = a->weight_D,
+                             .mean = a->mean_T,
+                             .rstd = a->rstd_T,
+                             .tokens = a->tokens,
+                             .hidden = a->hidden,
                              .accumulate = a->accumulate};
 
     return norm_backward_run(cpu, b, layernorm_backward_blocks);

@@ -25,9 +25,10 @@ static inline void copy_panel(float *to, int64_t ld, const float *from, int64_t 
         }
 }
 
-/* to[cols][ld] = from' * scale for LANES rows at most; the lanes of missing rows are zeros. `ahead`: how many elements further memory is asked
- * for, where long rows are walked along; 0: it is near already. */
-static inline void transpose_lanes(float *to, int64_t ld, const float *from, int64_t ld_from, int64_t rows, int64_t cols, float scale, int64_t ahead)
+/* to[cols][ld] = from' * scale for LANES rows at most; the lanes of missing rows are zeros. `ahead`: how many elements further memory is
+ * asked for, where long rows are walked along; 0: it is near already. */
+static inline void transpose_lanes(float *to, int64_t ld, const float *from, int64_t ld_from, int64_t rows, int64_t cols, float scale,
+                                   int64_t ahead)
 {
     for (int64_t j = 0; j < cols; j += LANES) {
         int n = cols - j < LANES ? (int)(cols - j) : LANES;
@@ -44,7 +45,8 @@ static inline void transpose_lanes(float *to, int64_t ld, const float *from, int
 }
 
 /* to[cols][ld] = from' * scale for any number of rows up to `ld`, a multiple of LANES; lanes beyond `rows` are zeros. */
-static inline void transpose_panel(float *to, int64_t ld, const float *from, int64_t ld_from, int64_t rows, int64_t cols, float scale, int64_t ahead)
+static inline void transpose_panel(float *to, int64_t ld, const float *from, int64_t ld_from, int64_t rows, int64_t cols, float scale,
+                                   int64_t ahead)
 {
     for (int64_t i = 0; i < ld; i += LANES)
         transpose_lanes(to + i, ld, from + i * ld_from, ld_from, rows - i, cols, scale, ahead);

@@ -14,8 +14,8 @@ void loom_parallel_spans(int threads, int64_t count, int64_t grain, loom_span_fn
 typedef void loom_task_fn(const void *context, int64_t task, int thread);
 void loom_parallel_tasks(int threads, int64_t count, loom_task_fn *task, const void *context);
 
-/* Size of the team that a library's own parallel regions get when this thread calls it. Sets it and returns what it was: put that back after
- * the call. It is a property of the calling thread alone. */
+/* Size of the team that a library's own parallel regions get when this thread calls it. Sets it and returns what it was: put that back
+ * after the call. It is a property of the calling thread alone. */
 int loom_parallel_team(int threads);
 
 #endif

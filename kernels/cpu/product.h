@@ -36,8 +36,8 @@ static inline void pack_b_strips(const void *context, int64_t from, int64_t to)
     }
 }
 
-/* Rows of A as strips [k_count][TILE_ROWS], vector by vector: a store reaches into the place of the next k, which is written after it. A last strip
- * of fewer rows leaves the rest of its lines undefined. */
+/* Rows of A as strips [k_count][TILE_ROWS], vector by vector: a store reaches into the place of the next k, which is written after it. A
+ * last strip of fewer rows leaves the rest of its lines undefined. */
 static inline void pack_a_strip(float *packed, const float *a, int64_t lda, int64_t rows, int64_t k_count, bool transposed)
 {
     if (transposed)
@@ -55,7 +55,8 @@ static inline void pack_a(const block_product *p, int64_t row, int64_t rows, flo
     const float *a = p->a_matrix + (transposed ? p->k_from * p->lda + row : row * p->lda + p->k_from);
 
     for (int64_t s = 0; s < rows; s += TILE_ROWS, packed += p->k_count * TILE_ROWS)
-        pack_a_strip(packed, a + s * (transposed ? 1 : p->lda), p->lda, rows - s < TILE_ROWS ? rows - s : TILE_ROWS, p->k_count, transposed);
+        pack_a_strip(packed, a + s * (transposed ? 1 : p->lda), p->lda, rows - s < TILE_ROWS ? rows - s : TILE_ROWS, p->k_count,
+                     transposed);
 }
 
 /* The bias goes into C before the first part of k is added to it. */

@@ -83,8 +83,8 @@ static void tile_one(const tile_operands *o, int rows, int last)
     tile_of_rows(o, rows, 1, last);
 }
 
-/* Tiles down the rows, strip by strip, so that a strip of B stays in the first cache. They are as high as each other, or nearly: a low one could
- * not keep the arithmetic busy. */
+/* Tiles down the rows, strip by strip, so that a strip of B stays in the first cache. They are as high as each other, or nearly: a low one
+ * could not keep the arithmetic busy. */
 void tile_product(tile_operands o, int64_t rows, int64_t cols)
 {
     const int64_t tiles = (rows + TILE_ROWS - 1) / TILE_ROWS, height = tiles ? (rows + tiles - 1) / tiles : 0;

@@ -8,8 +8,8 @@
 
 #include "kernels/cpu/isa.h"
 
-/* Rows and vectors whose sums, with what feeds them, fill the registers. Every height is code of its own, and a sanitizer looks at each of its
- * hundreds of accesses: there tiles are low, so that a build takes seconds. */
+/* Rows and vectors whose sums, with what feeds them, fill the registers. Every height is code of its own, and a sanitizer looks at each of
+ * its hundreds of accesses: there tiles are low, so that a build takes seconds. */
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
 #define LOW_TILES

@@ -137,7 +137,8 @@ static void whole_rows(const void *context, int64_t from, int64_t to)
         }
         float largest = row_largest(x, a->cols);
         double sum = row_sum(x, a->cols, largest);
-        bool here = a->targets_T[t] >= 0 && a->targets_T[t] < a->cols; /* a target outside the vocabulary shows as a loss that is no number */
+        bool here =
+            a->targets_T[t] >= 0 && a->targets_T[t] < a->cols; /* a target outside the vocabulary shows as a loss that is no number */
 
         if (a->loss_T)
             a->loss_T[t] = here ? (float)(log(sum) + ((double)largest - x[a->targets_T[t]])) : NAN;

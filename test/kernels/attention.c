@@ -1,4 +1,5 @@
-/* Attention of every maker against f64 loops: lengths around the block edges, GQA, windows, documents, positions of a ring, fused buffers. */
+/* Attention of every maker against f64 loops: lengths around the block edges, GQA, windows, documents, positions of a ring, fused buffers.
+ */
 #include "harness.h"
 #include "ref.h"
 
@@ -103,9 +104,10 @@ static void lengths_around_block_edges_are_right(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++)
         for (int causal = 0; causal < 2; causal++)
-            check((loom_attention_args){.batch = 1, .heads = 2, .kv_heads = 2, .q_seq = lengths[i], .k_seq = lengths[i], .head_dim = 20,
-                                        .mask.causal = causal},
-                  1);
+            check(
+                (loom_attention_args){
+                    .batch = 1, .heads = 2, .kv_heads = 2, .q_seq = lengths[i], .k_seq = lengths[i], .head_dim = 20, .mask.causal = causal},
+                1);
 }
 
 static void head_sizes_and_groups_are_right(void **state)
@@ -114,22 +116,37 @@ static void head_sizes_and_groups_are_right(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
-        check((loom_attention_args){.batch = 2, .heads = 6, .kv_heads = 2, .q_seq = 37, .k_seq = 37, .head_dim = sizes[i], .mask.causal = true}, 1);
+        check(
+            (loom_attention_args){
+                .batch = 2, .heads = 6, .kv_heads = 2, .q_seq = 37, .k_seq = 37, .head_dim = sizes[i], .mask.causal = true},
+            1);
 }
 
 static void long_rows_and_large_scores_are_right(void **state)
 {
     (void)state;
     check((loom_attention_args){.batch = 1, .heads = 1, .kv_heads = 1, .q_seq = 300, .k_seq = 600, .head_dim = 16}, 1);
-    check((loom_attention_args){.batch = 1, .heads = 1, .kv_heads = 1, .q_seq = 300, .k_seq = 300, .head_dim = 16, .mask.causal = true, .scale = 0.3f}, 4);
+    check(
+        (loom_attention_args){
+            .batch = 1, .heads = 1, .kv_heads = 1, .q_seq = 300, .k_seq = 300, .head_dim = 16, .mask.causal = true, .scale = 0.3f},
+        4);
 }
 
 static void windows_and_offsets_are_right(void **state)
 {
     (void)state;
-    check((loom_attention_args){.batch = 2, .heads = 2, .kv_heads = 1, .q_seq = 150, .k_seq = 150, .head_dim = 16, .mask = {.causal = true, .window = 40}}, 1);
-    check((loom_attention_args){.batch = 1, .heads = 2, .kv_heads = 1, .q_seq = 70, .k_seq = 190, .head_dim = 16, .mask = {.causal = true, .q_start = 120}}, 1);
-    check((loom_attention_args){.batch = 1, .heads = 2, .kv_heads = 1, .q_seq = 90, .k_seq = 90, .head_dim = 16, .mask = {.causal = true, .k_start = 50}}, 1);
+    check(
+        (loom_attention_args){
+            .batch = 2, .heads = 2, .kv_heads = 1, .q_seq = 150, .k_seq = 150, .head_dim = 16, .mask = {.causal = true, .window = 40}},
+        1);
+    check(
+        (loom_attention_args){
+            .batch = 1, .heads = 2, .kv_heads = 1, .q_seq = 70, .k_seq = 190, .head_dim = 16, .mask = {.causal = true, .q_start = 120}},
+        1);
+    check(
+        (loom_attention_args){
+            .batch = 1, .heads = 2, .kv_heads = 1, .q_seq = 90, .k_seq = 90, .head_dim = 16, .mask = {.causal = true, .k_start = 50}},
+        1);
 }
 
 static void documents_do_not_see_each_other(void **state)
@@ -141,7 +158,12 @@ static void documents_do_not_see_each_other(void **state)
     (void)state;
     for (int i = 0; i < B * S; i++)
         documents[i] = i % S == 0 ? 0 : documents[i - 1] + (random_int(&random, 0, 19) == 0);
-    check((loom_attention_args){.batch = B, .heads = 2, .kv_heads = 1, .q_seq = S, .k_seq = S, .head_dim = 16,
+    check((loom_attention_args){.batch = B,
+                                .heads = 2,
+                                .kv_heads = 1,
+                                .q_seq = S,
+                                .k_seq = S,
+                                .head_dim = 16,
                                 .mask = {.causal = true, .q_documents_BS = documents, .k_documents_BS = documents}},
           1);
 }
@@ -157,7 +179,12 @@ static void positions_of_a_zigzag_ring_are_right(void **state)
         mine[i] = PIECE + i, mine[PIECE + i] = 2 * PIECE + i;
         theirs[i] = i, theirs[PIECE + i] = 3 * PIECE + i;
     }
-    check((loom_attention_args){.batch = 1, .heads = 2, .kv_heads = 2, .q_seq = S, .k_seq = S, .head_dim = 16,
+    check((loom_attention_args){.batch = 1,
+                                .heads = 2,
+                                .kv_heads = 2,
+                                .q_seq = S,
+                                .k_seq = S,
+                                .head_dim = 16,
                                 .mask = {.causal = true, .q_positions_S = mine, .k_positions_S = theirs}},
           1);
 }
@@ -177,10 +204,21 @@ static void a_query_without_keys_gives_zero_and_minus_infinity(void **state)
     (void)state;
     FOR_EACH_MAKER(m)
     {
-        loom_attention_args a = {.o_BSHK = o, .lse_BHS = lse, .q_BSHK = x, .k_BSGK = x, .v_BSGK = x, .batch = 1, .heads = 1, .kv_heads = 1,
-                                 .q_seq = S, .k_seq = S, .head_dim = K, .mask = {.causal = true, .k_start = 1000}};
+        loom_attention_args a = {.o_BSHK = o,
+                                 .lse_BHS = lse,
+                                 .q_BSHK = x,
+                                 .k_BSGK = x,
+                                 .v_BSGK = x,
+                                 .batch = 1,
+                                 .heads = 1,
+                                 .kv_heads = 1,
+                                 .q_seq = S,
+                                 .k_seq = S,
+                                 .head_dim = K,
+                                 .mask = {.causal = true, .k_start = 1000}};
         CALL(m, attention, &a);
-        CALL(m, attention_backward, &(loom_attention_backward_args){.forward = a, .do_BSHK = x, .dq_BSHK = d, .dk_BSGK = d + S * K, .dv_BSGK = d + 2 * S * K});
+        CALL(m, attention_backward,
+             &(loom_attention_backward_args){.forward = a, .do_BSHK = x, .dq_BSHK = d, .dk_BSGK = d + S * K, .dv_BSGK = d + 2 * S * K});
         for (int i = 0; i < S; i++)
             assert_true(lse[i] == -INFINITY);
         for (int i = 0; i < S * K; i++)
@@ -217,8 +255,14 @@ static void fused_buffers_are_read_and_written_in_place(void **state)
     a.q_at = a.k_at = a.v_at = row;
     FOR_EACH_MAKER(m)
     {
-        loom_attention_backward_args b = {.forward = a, .do_BSHK = p.dout, .dq_BSHK = dqkv, .dk_BSGK = dqkv + H * K, .dv_BSGK = dqkv + (H + G) * K,
-                                          .dq_at = row, .dk_at = row, .dv_at = row};
+        loom_attention_backward_args b = {.forward = a,
+                                          .do_BSHK = p.dout,
+                                          .dq_BSHK = dqkv,
+                                          .dk_BSGK = dqkv + H * K,
+                                          .dv_BSGK = dqkv + (H + G) * K,
+                                          .dq_at = row,
+                                          .dk_at = row,
+                                          .dv_at = row};
         CALL(m, attention, &a);
         assert_near(m->name, "o", o, p.o, B * S * H * K, FORWARD);
         CALL(m, attention_backward, &b);
@@ -257,14 +301,19 @@ static void pieces_of_the_keys_merge_to_the_whole(void **state)
             part.o_BSHK = piece ? o2 : o, part.lse_BHS = piece ? lse2 : lse;
             CALL(m, attention, &part);
             if (piece)
-                CALL(m, attention_merge, &(loom_attention_merge_args){.o_BSHK = o, .lse_BHS = lse, .o2_BSHK = o2, .lse2_BHS = lse2, .batch = B, .heads = H,
-                                                                      .seq = S, .head_dim = K});
+                CALL(m, attention_merge,
+                     &(loom_attention_merge_args){
+                         .o_BSHK = o, .lse_BHS = lse, .o2_BSHK = o2, .lse2_BHS = lse2, .batch = B, .heads = H, .seq = S, .head_dim = K});
         }
         assert_near(m->name, "merged o", o, p.o, n, FORWARD);
         assert_near(m->name, "merged lse", lse, p.lse, B * H * S, FORWARD);
         for (int piece = 0; piece < S / PIECE; piece++) {
-            loom_attention_backward_args b = {.forward = p.a, .do_BSHK = p.dout, .dq_BSHK = dq, .dk_BSGK = dk + piece * PIECE * H * K,
-                                              .dv_BSGK = dv + piece * PIECE * H * K, .accumulate_dq = piece > 0};
+            loom_attention_backward_args b = {.forward = p.a,
+                                              .do_BSHK = p.dout,
+                                              .dq_BSHK = dq,
+                                              .dk_BSGK = dk + piece * PIECE * H * K,
+                                              .dv_BSGK = dv + piece * PIECE * H * K,
+                                              .accumulate_dq = piece > 0};
             b.forward.k_BSGK += piece * PIECE * H * K, b.forward.v_BSGK += piece * PIECE * H * K;
             b.forward.k_seq = PIECE, b.forward.mask.k_start = piece * PIECE;
             b.forward.o_BSHK = o, b.forward.lse_BHS = lse;
@@ -293,8 +342,19 @@ static void a_nan_in_a_query_shows_in_its_row(void **state)
     q[7 * K + 2] = NAN;
     FOR_EACH_MAKER(m)
     {
-        CALL(m, attention, &(loom_attention_args){.o_BSHK = o, .lse_BHS = lse, .q_BSHK = q, .k_BSGK = x, .v_BSGK = x, .batch = 1, .heads = 1, .kv_heads = 1,
-                                                  .q_seq = S, .k_seq = S, .head_dim = K, .mask.causal = true});
+        CALL(m, attention,
+             &(loom_attention_args){.o_BSHK = o,
+                                    .lse_BHS = lse,
+                                    .q_BSHK = q,
+                                    .k_BSGK = x,
+                                    .v_BSGK = x,
+                                    .batch = 1,
+                                    .heads = 1,
+                                    .kv_heads = 1,
+                                    .q_seq = S,
+                                    .k_seq = S,
+                                    .head_dim = K,
+                                    .mask.causal = true});
         for (int i = 0; i < S; i++) {
             assert_true(!!isnan(lse[i]) == (i == 7));
             assert_true(!!isnan(o[i * K]) == (i == 7));
@@ -316,11 +376,22 @@ static void the_same_call_twice_has_the_same_bits(void **state)
     {
         for (int run = 0; run < 2; run++) {
             out[run] = zero_floats(4 * N + H * S);
-            loom_attention_args a = {.o_BSHK = out[run], .lse_BHS = out[run] + 4 * N, .q_BSHK = x, .k_BSGK = x + N, .v_BSGK = x + 2 * N, .batch = 1,
-                                     .heads = H, .kv_heads = H, .q_seq = S, .k_seq = S, .head_dim = K, .mask.causal = true};
+            loom_attention_args a = {.o_BSHK = out[run],
+                                     .lse_BHS = out[run] + 4 * N,
+                                     .q_BSHK = x,
+                                     .k_BSGK = x + N,
+                                     .v_BSGK = x + 2 * N,
+                                     .batch = 1,
+                                     .heads = H,
+                                     .kv_heads = H,
+                                     .q_seq = S,
+                                     .k_seq = S,
+                                     .head_dim = K,
+                                     .mask.causal = true};
             CALL(m, attention, &a);
-            CALL(m, attention_backward, &(loom_attention_backward_args){.forward = a, .do_BSHK = x, .dq_BSHK = out[run] + N, .dk_BSGK = out[run] + 2 * N,
-                                                                        .dv_BSGK = out[run] + 3 * N});
+            CALL(m, attention_backward,
+                 &(loom_attention_backward_args){
+                     .forward = a, .do_BSHK = x, .dq_BSHK = out[run] + N, .dk_BSGK = out[run] + 2 * N, .dv_BSGK = out[run] + 3 * N});
         }
         assert_memory_equal(out[0], out[1], (4 * N + H * S) * sizeof(float));
         free_floats(out[0]);
@@ -347,10 +418,21 @@ static void check_fixture(const char *operation, int64_t heads, int64_t kv_heads
         float *out[5];
         for (int i = 0; i < 5; i++)
             out[i] = zero_floats(sizes[i]);
-        loom_attention_args a = {.o_BSHK = out[0], .lse_BHS = out[1], .q_BSHK = in[0], .k_BSGK = in[1], .v_BSGK = in[2], .batch = B, .heads = heads,
-                                 .kv_heads = kv_heads, .q_seq = S, .k_seq = S, .head_dim = K, .mask.causal = true};
+        loom_attention_args a = {.o_BSHK = out[0],
+                                 .lse_BHS = out[1],
+                                 .q_BSHK = in[0],
+                                 .k_BSGK = in[1],
+                                 .v_BSGK = in[2],
+                                 .batch = B,
+                                 .heads = heads,
+                                 .kv_heads = kv_heads,
+                                 .q_seq = S,
+                                 .k_seq = S,
+                                 .head_dim = K,
+                                 .mask.causal = true};
         CALL(m, attention, &a);
-        CALL(m, attention_backward, &(loom_attention_backward_args){.forward = a, .do_BSHK = in[3], .dq_BSHK = out[2], .dk_BSGK = out[3], .dv_BSGK = out[4]});
+        CALL(m, attention_backward,
+             &(loom_attention_backward_args){.forward = a, .do_BSHK = in[3], .dq_BSHK = out[2], .dk_BSGK = out[3], .dv_BSGK = out[4]});
         for (int i = 0; i < 5; i++) {
             snprintf(name, sizeof name, "%s.out.%s", operation, outputs[i]);
             double *expected = fixture_doubles(name, &count);
@@ -374,8 +456,17 @@ static void wrong_arguments_are_named(void **state)
     const maker *m = &makers[0];
     float x[64] = {0};
     int32_t ids[8] = {0};
-    const loom_attention_args good = {.o_BSHK = x, .lse_BHS = x, .q_BSHK = x, .k_BSGK = x, .v_BSGK = x, .batch = 1, .heads = 4, .kv_heads = 2,
-                                      .q_seq = 2, .k_seq = 2, .head_dim = 2};
+    const loom_attention_args good = {.o_BSHK = x,
+                                      .lse_BHS = x,
+                                      .q_BSHK = x,
+                                      .k_BSGK = x,
+                                      .v_BSGK = x,
+                                      .batch = 1,
+                                      .heads = 4,
+                                      .kv_heads = 2,
+                                      .q_seq = 2,
+                                      .k_seq = 2,
+                                      .head_dim = 2};
     loom_attention_args a = good;
 
     (void)state;

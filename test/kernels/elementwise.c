@@ -7,7 +7,8 @@ enum { COUNTS = sizeof counts / sizeof counts[0] };
 
 static void gelu_and_its_gradient_are_right(void **state)
 {
-    static const float edges[] = {0.0f, -0.0f, 1e-30f, -1e-30f, 3.0f, -3.0f, 5.5f, -5.5f, 10, -10, 30, -30, 1e3f, -1e3f, 1e10f, -1e10f, 1e30f, -1e30f};
+    static const float edges[] = {0.0f, -0.0f, 1e-30f, -1e-30f, 3.0f,  -3.0f, 5.5f,   -5.5f, 10,
+                                  -10,  30,    -30,    1e3f,    -1e3f, 1e10f, -1e10f, 1e30f, -1e30f};
     enum { EDGES = sizeof edges / sizeof edges[0] };
 
     (void)state;
@@ -66,11 +67,27 @@ static void swiglu_and_its_gradients_are_right(void **state)
         {
             float *got = guarded_rows(T, width, width + 3), *d = guarded_rows(T, ld, ld);
 
-            CALL(m, swiglu, &(loom_swiglu_args){.y_TF = got, .gate_TF = fused, .up_TF = fused + width, .tokens = T, .width = width, .ldy = width + 3,
-                                                .ld_gate = ld, .ld_up = ld});
-            CALL(m, swiglu_backward, &(loom_swiglu_backward_args){.dgate_TF = d, .dup_TF = d + width, .dy_TF = dy, .gate_TF = fused,
-                                                                  .up_TF = fused + width, .tokens = T, .width = width, .ld_dgate = ld, .ld_dup = ld,
-                                                                  .ld_gate = ld, .ld_up = ld});
+            CALL(m, swiglu,
+                 &(loom_swiglu_args){.y_TF = got,
+                                     .gate_TF = fused,
+                                     .up_TF = fused + width,
+                                     .tokens = T,
+                                     .width = width,
+                                     .ldy = width + 3,
+                                     .ld_gate = ld,
+                                     .ld_up = ld});
+            CALL(m, swiglu_backward,
+                 &(loom_swiglu_backward_args){.dgate_TF = d,
+                                              .dup_TF = d + width,
+                                              .dy_TF = dy,
+                                              .gate_TF = fused,
+                                              .up_TF = fused + width,
+                                              .tokens = T,
+                                              .width = width,
+                                              .ld_dgate = ld,
+                                              .ld_dup = ld,
+                                              .ld_gate = ld,
+                                              .ld_up = ld});
             assert_rows_near(m->name, "swiglu", got, width + 3, y, T, width, 4e-7);
             assert_rows_near(m->name, "dgate", d, ld, dgate, T, width, 4e-7);
             assert_rows_near(m->name, "dup", d + width, ld, dup, T, width, 4e-7);
@@ -101,8 +118,9 @@ static void a_nan_goes_through_activations(void **state)
         for (int i = 0; i < 40; i++)
             assert_true(!!isnan(y[i]) == (i == 21) && !!isnan(dx[i]) == (i == 21));
         CALL(m, swiglu, &(loom_swiglu_args){.y_TF = y, .gate_TF = x, .up_TF = one, .tokens = 1, .width = 40});
-        CALL(m, swiglu_backward, &(loom_swiglu_backward_args){.dgate_TF = dx, .dup_TF = other, .dy_TF = one, .gate_TF = x, .up_TF = one, .tokens = 1,
-                                                              .width = 40});
+        CALL(m, swiglu_backward,
+             &(loom_swiglu_backward_args){
+                 .dgate_TF = dx, .dup_TF = other, .dy_TF = one, .gate_TF = x, .up_TF = one, .tokens = 1, .width = 40});
         for (int i = 0; i < 40; i++)
             assert_true(!!isnan(y[i]) == (i == 21) && !!isnan(dx[i]) == (i == 21) && !!isnan(other[i]) == (i == 21));
     }
@@ -185,7 +203,8 @@ static void copies_pack_and_unpack(void **state)
     FOR_EACH_MAKER(m)
     {
         float *rows = guarded_rows(T, PARTS * WIDTH, PARTS * WIDTH), *back = zero_floats(N);
-        const loom_copy_args pack = {.y = rows, .x = parts, .planes = PARTS, .rows = T, .cols = WIDTH, .y_plane = WIDTH, .y_row = PARTS * WIDTH};
+        const loom_copy_args pack = {
+            .y = rows, .x = parts, .planes = PARTS, .rows = T, .cols = WIDTH, .y_plane = WIDTH, .y_row = PARTS * WIDTH};
         loom_copy_args unpack = {.y = back, .x = rows, .planes = PARTS, .rows = T, .cols = WIDTH, .x_plane = WIDTH, .x_row = PARTS * WIDTH};
 
         CALL(m, copy, &pack);
@@ -282,9 +301,19 @@ static void adamw_follows_the_fixture(void **state)
             char name[32];
 
             snprintf(name, sizeof name, "adamw.in.g%d", step);
-            CALL(m, adamw, &(loom_adamw_args){.p = p, .m = moment, .v = variance, .gradient = fixture(name, &count), .count = N, .lr = 0.01, .beta1 = 0.9,
-                                              .beta2 = 0.95, .eps = 1e-8, .decay = 0.1, .correction1 = 1 - pow(0.9, step),
-                                              .correction2 = 1 - pow(0.95, step)});
+            CALL(m, adamw,
+                 &(loom_adamw_args){.p = p,
+                                    .m = moment,
+                                    .v = variance,
+                                    .gradient = fixture(name, &count),
+                                    .count = N,
+                                    .lr = 0.01,
+                                    .beta1 = 0.9,
+                                    .beta2 = 0.95,
+                                    .eps = 1e-8,
+                                    .decay = 0.1,
+                                    .correction1 = 1 - pow(0.9, step),
+                                    .correction2 = 1 - pow(0.95, step)});
             for (int i = 0; i < 3; i++) {
                 char key[8];
                 snprintf(key, sizeof key, "%c%d", "pmv"[i], step);
@@ -305,7 +334,8 @@ static void adamw_scales_the_gradient_first(void **state)
     (void)state;
     for (int c = 0; c < COUNTS; c++) {
         int64_t n = counts[c];
-        float *p0 = random_floats(n, 1, 1), *m0 = random_floats(n, 0.1, 2), *v0 = random_floats(n, 0.1, 3), *g = random_floats(n, 1, 4), scale = 0.37f;
+        float *p0 = random_floats(n, 1, 1), *m0 = random_floats(n, 0.1, 2), *v0 = random_floats(n, 0.1, 3), *g = random_floats(n, 1, 4),
+              scale = 0.37f;
         double *p = doubles(n), *m1 = doubles(n), *v1 = doubles(n);
 
         for (int64_t i = 0; i < n; i++) {
@@ -320,8 +350,20 @@ static void adamw_scales_the_gradient_first(void **state)
             float *got = guarded_rows(1, n, n), *moment = copy_floats(m0, n), *variance = copy_floats(v0, n);
 
             memcpy(got, p0, (size_t)n * sizeof *got);
-            CALL(m, adamw, &(loom_adamw_args){.p = got, .m = moment, .v = variance, .gradient = g, .gradient_scale = &scale, .count = n, .lr = 1e-3,
-                                              .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .decay = 0.01, .correction1 = 0.3, .correction2 = 0.2});
+            CALL(m, adamw,
+                 &(loom_adamw_args){.p = got,
+                                    .m = moment,
+                                    .v = variance,
+                                    .gradient = g,
+                                    .gradient_scale = &scale,
+                                    .count = n,
+                                    .lr = 1e-3,
+                                    .beta1 = 0.9,
+                                    .beta2 = 0.999,
+                                    .eps = 1e-8,
+                                    .decay = 0.01,
+                                    .correction1 = 0.3,
+                                    .correction2 = 0.2});
             assert_near(m->name, "p", got, p, n, 3e-7);
             assert_near(m->name, "m", moment, m1, n, 3e-7);
             assert_near(m->name, "v", variance, v1, n, 3e-7);
@@ -343,7 +385,8 @@ static void adamw_scales_the_gradient_first(void **state)
 static void clipping_meets_the_fixture(void **state)
 {
     int64_t na, nb, count;
-    const float *a = fixture("clip_grad_norm.in.a", &na), *b = fixture("clip_grad_norm.in.b", &nb), *norm = fixture("clip_grad_norm.out.norm", &count);
+    const float *a = fixture("clip_grad_norm.in.a", &na), *b = fixture("clip_grad_norm.in.b", &nb),
+                *norm = fixture("clip_grad_norm.out.norm", &count);
     double *clipped = fixture_doubles("clip_grad_norm.out.a_clipped", &count);
 
     (void)state;
@@ -393,8 +436,9 @@ static void the_activation_fixtures_are_met(void **state)
 
         CALL(m, swiglu, &(loom_swiglu_args){.y_TF = got, .gate_TF = gate, .up_TF = up, .tokens = 1, .width = n});
         assert_near(m->name, "swiglu", got, y, n, few * fixture_distance("swiglu", "y"));
-        CALL(m, swiglu_backward, &(loom_swiglu_backward_args){.dgate_TF = got, .dup_TF = got2, .dy_TF = dy, .gate_TF = gate, .up_TF = up, .tokens = 1,
-                                                              .width = n});
+        CALL(m, swiglu_backward,
+             &(loom_swiglu_backward_args){
+                 .dgate_TF = got, .dup_TF = got2, .dy_TF = dy, .gate_TF = gate, .up_TF = up, .tokens = 1, .width = n});
         assert_near(m->name, "dgate", got, dgate, n, few * fixture_distance("swiglu", "dgate"));
         assert_near(m->name, "dup", got2, dup, n, few * fixture_distance("swiglu", "dup"));
         free_floats(got);
@@ -408,18 +452,12 @@ static void the_activation_fixtures_are_met(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gelu_and_its_gradient_are_right),
-        cmocka_unit_test(swiglu_and_its_gradients_are_right),
-        cmocka_unit_test(a_nan_goes_through_activations),
-        cmocka_unit_test(arithmetic_is_exact),
-        cmocka_unit_test(bias_and_its_gradient_are_right),
-        cmocka_unit_test(copies_pack_and_unpack),
-        cmocka_unit_test(casts_round_as_core_does),
-        cmocka_unit_test(sums_are_the_same_bits_everywhere),
-        cmocka_unit_test(adamw_follows_the_fixture),
-        cmocka_unit_test(adamw_scales_the_gradient_first),
-        cmocka_unit_test(clipping_meets_the_fixture),
-        cmocka_unit_test(the_activation_fixtures_are_met),
+        cmocka_unit_test(gelu_and_its_gradient_are_right), cmocka_unit_test(swiglu_and_its_gradients_are_right),
+        cmocka_unit_test(a_nan_goes_through_activations),  cmocka_unit_test(arithmetic_is_exact),
+        cmocka_unit_test(bias_and_its_gradient_are_right), cmocka_unit_test(copies_pack_and_unpack),
+        cmocka_unit_test(casts_round_as_core_does),        cmocka_unit_test(sums_are_the_same_bits_everywhere),
+        cmocka_unit_test(adamw_follows_the_fixture),       cmocka_unit_test(adamw_scales_the_gradient_first),
+        cmocka_unit_test(clipping_meets_the_fixture),      cmocka_unit_test(the_activation_fixtures_are_met),
     };
 
     return cmocka_run_group_tests(tests, open_makers, close_makers);

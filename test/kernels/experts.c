@@ -45,7 +45,8 @@ static void ref_router(const loom_router_rule *rule, const double *logit, const 
         weight[j] *= (rule->route_scale != 0 ? rule->route_scale : 1) / (rule->normalise ? kept : 1);
 }
 
-/* What the gradient of is checked: sum(weight dweight) + balance + z-loss, as a function of one token's logits; the choice stays as it is. */
+/* What the gradient of is checked: sum(weight dweight) + balance + z-loss, as a function of one token's logits; the choice stays as it is.
+ */
 typedef struct objective {
     loom_router_rule rule;
     const int32_t *expert;
@@ -70,7 +71,8 @@ static double objective_at(const objective *o, const double *logit)
     for (int64_t j = 0; j < o->rule.top_k; j++)
         kept += score[o->expert[j]];
     for (int64_t j = 0; j < o->rule.top_k; j++)
-        value += o->dweight[j] * score[o->expert[j]] * (o->rule.route_scale != 0 ? o->rule.route_scale : 1) / (o->rule.normalise ? kept : 1);
+        value +=
+            o->dweight[j] * score[o->expert[j]] * (o->rule.route_scale != 0 ? o->rule.route_scale : 1) / (o->rule.normalise ? kept : 1);
     for (int64_t i = 0; o->slope && i < experts; i++)
         value += o->slope[i] * score[i] / (o->share ? all : 1);
     return value + o->z * (largest + log(sum)) * (largest + log(sum));
@@ -79,9 +81,11 @@ static double objective_at(const objective *o, const double *logit)
 static void check_router(loom_router_rule rule, int64_t tokens, bool biased, bool share, float z)
 {
     int64_t experts = rule.experts, top_k = rule.top_k;
-    float *logit = random_floats(tokens * experts, 1.5, 1), *bias = random_floats(experts, 0.1, 2), *dweight = random_floats(tokens * top_k, 1, 3);
+    float *logit = random_floats(tokens * experts, 1.5, 1), *bias = random_floats(experts, 0.1, 2),
+          *dweight = random_floats(tokens * top_k, 1, 3);
     float *slope = random_floats(experts, 1, 4);
-    double *score = doubles(tokens * experts), *weight = doubles(tokens * top_k), *dlogit = doubles(tokens * experts), x[LOOM_ROUTER_EXPERTS_MAX];
+    double *score = doubles(tokens * experts), *weight = doubles(tokens * top_k), *dlogit = doubles(tokens * experts),
+           x[LOOM_ROUTER_EXPERTS_MAX];
     int32_t *expert = calloc((size_t)(tokens * top_k), sizeof *expert), *got_expert = calloc((size_t)(tokens * top_k), sizeof *expert);
 
     for (int64_t t = 0; t < tokens; t++) {
@@ -103,14 +107,30 @@ static void check_router(loom_router_rule rule, int64_t tokens, bool biased, boo
         float *got_score = zero_floats(tokens * experts), *got_weight = zero_floats(tokens * top_k), *got = zero_floats(tokens * experts);
         float *lse = zero_floats(tokens);
 
-        CALL(m, router, &(loom_router_args){.score_TE = got_score, .weight_TK = got_weight, .lse_T = lse, .expert_TK = got_expert, .logit_TE = logit,
-                                            .bias_E = biased ? bias : NULL, .tokens = tokens, .rule = rule});
+        CALL(m, router,
+             &(loom_router_args){.score_TE = got_score,
+                                 .weight_TK = got_weight,
+                                 .lse_T = lse,
+                                 .expert_TK = got_expert,
+                                 .logit_TE = logit,
+                                 .bias_E = biased ? bias : NULL,
+                                 .tokens = tokens,
+                                 .rule = rule});
         assert_memory_equal(got_expert, expert, (size_t)(tokens * top_k) * sizeof *expert);
         assert_near(m->name, "scores", got_score, score, tokens * experts, 3e-7);
         assert_near(m->name, "weights", got_weight, weight, tokens * top_k, 5e-7);
-        CALL(m, router_backward, &(loom_router_backward_args){.dlogit_TE = got, .dweight_TK = dweight, .score_TE = got_score, .expert_TK = expert,
-                                                              .slope_NE = slope, .logit_TE = logit, .lse_T = lse, .tokens = tokens, .share = share,
-                                                              .z_slope = 2 * z, .rule = rule});
+        CALL(m, router_backward,
+             &(loom_router_backward_args){.dlogit_TE = got,
+                                          .dweight_TK = dweight,
+                                          .score_TE = got_score,
+                                          .expert_TK = expert,
+                                          .slope_NE = slope,
+                                          .logit_TE = logit,
+                                          .lse_T = lse,
+                                          .tokens = tokens,
+                                          .share = share,
+                                          .z_slope = 2 * z,
+                                          .rule = rule});
         assert_near(m->name, "dlogit", got, dlogit, tokens * experts, 1e-6);
         free_floats(got_score);
         free_floats(got_weight);
@@ -134,10 +154,14 @@ static void routers_of_all_kinds_are_right(void **state)
     check_router((loom_router_rule){.experts = 8, .top_k = 2}, 30, false, false, 0.01f);
     check_router((loom_router_rule){.experts = 5, .top_k = 5, .normalise = true}, 7, true, true, 0);
     check_router((loom_router_rule){.experts = 1, .top_k = 1}, 3, false, false, 0);
-    check_router((loom_router_rule){.experts = 64, .top_k = 6, .sigmoid = true, .normalise = true, .route_scale = 2.5f}, 20, true, true, 0.001f);
-    check_router((loom_router_rule){.experts = 32, .top_k = 4, .sigmoid = true, .normalise = true, .groups = 8, .groups_kept = 3}, 40, true, true, 0);
-    check_router((loom_router_rule){.experts = 256, .top_k = 8, .sigmoid = true, .normalise = true, .groups = 8, .groups_kept = 4, .route_scale = 2.5f}, 10,
-                 true, true, 0);
+    check_router((loom_router_rule){.experts = 64, .top_k = 6, .sigmoid = true, .normalise = true, .route_scale = 2.5f}, 20, true, true,
+                 0.001f);
+    check_router((loom_router_rule){.experts = 32, .top_k = 4, .sigmoid = true, .normalise = true, .groups = 8, .groups_kept = 3}, 40, true,
+                 true, 0);
+    check_router(
+        (loom_router_rule){
+            .experts = 256, .top_k = 8, .sigmoid = true, .normalise = true, .groups = 8, .groups_kept = 4, .route_scale = 2.5f},
+        10, true, true, 0);
 }
 
 static void equal_scores_choose_the_lowest_index(void **state)
@@ -150,8 +174,13 @@ static void equal_scores_choose_the_lowest_index(void **state)
     logit[7] = logit[11] = 1;
     FOR_EACH_MAKER(m)
     {
-        CALL(m, router, &(loom_router_args){.score_TE = score, .weight_TK = weight, .expert_TK = expert, .logit_TE = logit, .tokens = 1,
-                                            .rule = {.experts = E, .top_k = K, .normalise = true}});
+        CALL(m, router,
+             &(loom_router_args){.score_TE = score,
+                                 .weight_TK = weight,
+                                 .expert_TK = expert,
+                                 .logit_TE = logit,
+                                 .tokens = 1,
+                                 .rule = {.experts = E, .top_k = K, .normalise = true}});
         assert_int_equal(expert[0], 7);
         assert_int_equal(expert[1], 11);
         assert_int_equal(expert[2], 0);
@@ -169,8 +198,13 @@ static void a_nan_logit_chooses_real_experts_with_nan_weights(void **state)
         logit[i] = NAN;
     FOR_EACH_MAKER(m)
     {
-        CALL(m, router, &(loom_router_args){.score_TE = score, .weight_TK = weight, .expert_TK = expert, .logit_TE = logit, .tokens = 1,
-                                            .rule = {.experts = E, .top_k = K, .normalise = true}});
+        CALL(m, router,
+             &(loom_router_args){.score_TE = score,
+                                 .weight_TK = weight,
+                                 .expert_TK = expert,
+                                 .logit_TE = logit,
+                                 .tokens = 1,
+                                 .rule = {.experts = E, .top_k = K, .normalise = true}});
         for (int j = 0; j < K; j++) {
             assert_in_range(expert[j], 0, E - 1);
             assert_true(isnan(weight[j]));
@@ -195,8 +229,14 @@ static void assignments_sort_stably_and_some_drop_out(void **state)
     {
         int row = 0;
 
-        CALL(m, sort_assignments, &(loom_sort_assignments_args){.order_R = order, .position_A = position, .offset_E1 = offset, .expert_A = expert,
-                                                                .assignments = A, .first = FIRST, .experts = E});
+        CALL(m, sort_assignments,
+             &(loom_sort_assignments_args){.order_R = order,
+                                           .position_A = position,
+                                           .offset_E1 = offset,
+                                           .expert_A = expert,
+                                           .assignments = A,
+                                           .first = FIRST,
+                                           .experts = E});
         for (int e = 0; e < E; e++) {
             assert_int_equal(offset[e], row);
             for (int i = 0; i < A; i++)
@@ -232,14 +272,18 @@ static void rows_are_gathered_and_combined(void **state)
         float *y = guarded_rows(R, D, D), *sum = copy_floats(dy, T * D), *dot = guarded_rows(1, R, R);
         double *expected = doubles(T * D), *dots = doubles(R);
 
-        CALL(m, gather_rows, &(loom_gather_rows_args){.y_RD = y, .x_TD = x, .weight_A = weight, .row_R = row, .rows = R, .hidden = D, .divide = K});
+        CALL(m, gather_rows,
+             &(loom_gather_rows_args){.y_RD = y, .x_TD = x, .weight_A = weight, .row_R = row, .rows = R, .hidden = D, .divide = K});
         for (int i = 0; i < R * D; i++)
             assert_true(y[i] == (row[i / D] < 0 ? 0 : x[row[i / D] / K * D + i % D] * weight[row[i / D]]));
         assert_guards(m->name, "gather_rows", y, R, D, D);
-        CALL(m, combine_rows, &(loom_combine_rows_args){.y_TD = sum, .x_RD = y, .weight_TK = weight, .position_TK = row, .tokens = T, .top_k = K, .hidden = D,
-                                                        .accumulate = true});
-        CALL(m, combine_weights_backward, &(loom_combine_weights_backward_args){.dweight_TK = dot, .dy_TD = dy, .x_RD = y, .position_TK = row, .tokens = T,
-                                                                                .top_k = K, .hidden = D});
+        CALL(
+            m, combine_rows,
+            &(loom_combine_rows_args){
+                .y_TD = sum, .x_RD = y, .weight_TK = weight, .position_TK = row, .tokens = T, .top_k = K, .hidden = D, .accumulate = true});
+        CALL(m, combine_weights_backward,
+             &(loom_combine_weights_backward_args){
+                 .dweight_TK = dot, .dy_TD = dy, .x_RD = y, .position_TK = row, .tokens = T, .top_k = K, .hidden = D});
         for (int t = 0; t < T; t++)
             for (int d = 0; d < D; d++) {
                 expected[t * D + d] = dy[t * D + d];
@@ -288,8 +332,20 @@ static void check_grouped(const int32_t *offset, int64_t groups, int64_t n, int6
 
         for (int64_t i = 0; i < rows && accumulate; i++)
             memcpy(c + i * ldc, start + i * n, (size_t)n * sizeof *c);
-        CALL(m, grouped_gemm, &(loom_grouped_gemm_args){.c = c, .a = a, .b = b, .offset_G1 = offset, .groups = groups, .n = n, .k = k, .lda = lda,
-                                                        .ldb = ldb, .ldc = ldc, .stride_b = stride_b, .transpose_b = transpose, .accumulate = accumulate});
+        CALL(m, grouped_gemm,
+             &(loom_grouped_gemm_args){.c = c,
+                                       .a = a,
+                                       .b = b,
+                                       .offset_G1 = offset,
+                                       .groups = groups,
+                                       .n = n,
+                                       .k = k,
+                                       .lda = lda,
+                                       .ldb = ldb,
+                                       .ldc = ldc,
+                                       .stride_b = stride_b,
+                                       .transpose_b = transpose,
+                                       .accumulate = accumulate});
         assert_rows_near(m->name, "grouped_gemm", c, ldc, expected, rows, n, 2e-6);
         assert_guards(m->name, "grouped_gemm", c, rows, n, ldc);
         free_floats(c);
@@ -316,8 +372,17 @@ static void check_ragged_k(const int32_t *offset, int64_t groups, int64_t m_, in
     {
         float *c = copy_floats(start, groups * size);
 
-        CALL(m, grouped_gemm, &(loom_grouped_gemm_args){.c = c, .a = a, .b = b, .offset_G1 = offset, .groups = groups, .m = m_, .n = n, .ragged_k = true,
-                                                        .stride_c = size, .accumulate = accumulate});
+        CALL(m, grouped_gemm,
+             &(loom_grouped_gemm_args){.c = c,
+                                       .a = a,
+                                       .b = b,
+                                       .offset_G1 = offset,
+                                       .groups = groups,
+                                       .m = m_,
+                                       .n = n,
+                                       .ragged_k = true,
+                                       .stride_c = size,
+                                       .accumulate = accumulate});
         assert_near(m->name, "grouped_gemm ragged_k", c, expected, groups * size, 2e-6);
         free_floats(c);
     }
@@ -329,7 +394,8 @@ static void check_ragged_k(const int32_t *offset, int64_t groups, int64_t m_, in
 
 static void grouped_products_are_right_for_any_group(void **state)
 {
-    static const int32_t few[] = {0, 3, 3, 20, 21}, one_takes_all[] = {0, 0, 0, 700, 700}, none[] = {0, 0, 0, 0, 0}, even[] = {0, 50, 100, 150, 200};
+    static const int32_t few[] = {0, 3, 3, 20, 21}, one_takes_all[] = {0, 0, 0, 700, 700}, none[] = {0, 0, 0, 0, 0},
+                         even[] = {0, 50, 100, 150, 200};
 
     (void)state;
     for (int kind = 0; kind < 8; kind++) {
@@ -403,7 +469,9 @@ static void shared_expert(const maker *m, const layer *l, const float *x, const 
     CALL(m, swiglu, &(loom_swiglu_args){.y_TF = h, .gate_TF = gate, .up_TF = up, .tokens = T, .width = width});
     CALL(m, gemm, &(loom_gemm_args){.c_MN = y, .a_MK = h, .b_KN = wd, .m = T, .n = D, .k = width, .transpose_b = true, .accumulate = true});
     CALL(m, gemm, &(loom_gemm_args){.c_MN = dh, .a_MK = dy, .b_KN = wd, .m = T, .n = width, .k = D});
-    CALL(m, swiglu_backward, &(loom_swiglu_backward_args){.dgate_TF = gate, .dup_TF = up, .dy_TF = dh, .gate_TF = gate, .up_TF = up, .tokens = T, .width = width});
+    CALL(m, swiglu_backward,
+         &(loom_swiglu_backward_args){
+             .dgate_TF = gate, .dup_TF = up, .dy_TF = dh, .gate_TF = gate, .up_TF = up, .tokens = T, .width = width});
     CALL(m, gemm, &(loom_gemm_args){.c_MN = dx, .a_MK = gate, .b_KN = wg, .m = T, .n = D, .k = width, .accumulate = true});
     CALL(m, gemm, &(loom_gemm_args){.c_MN = dx, .a_MK = up, .b_KN = wu, .m = T, .n = D, .k = width, .accumulate = true});
     free_floats(up);
@@ -411,16 +479,40 @@ static void shared_expert(const maker *m, const layer *l, const float *x, const 
 
 static void check_balance(const maker *m, const layer *l, const float *x, const float *score, const int32_t *expert)
 {
-    float assigned[SEQUENCES * E], sums[SEQUENCES * E], slope[SEQUENCES * E], *dlogit = zero_floats(T * E), *dx = zero_floats(T * D), *drouter = zero_floats(E * D);
+    float assigned[SEQUENCES * E], sums[SEQUENCES * E], slope[SEQUENCES * E], *dlogit = zero_floats(T * E), *dx = zero_floats(T * D),
+                                                                              *drouter = zero_floats(E * D);
     int64_t segments = l->per_sequence ? SEQUENCES : 1, top_k = l->rule.top_k;
     double loss;
 
-    CALL(m, router_count, &(loom_router_count_args){.assigned_NE = assigned, .score_sum_NE = sums, .expert_TK = expert, .score_TE = score, .tokens = T,
-                                                    .experts = E, .top_k = top_k, .segment = T / segments, .share = l->per_sequence});
-    CALL(m, router_balance, &(loom_router_balance_args){.loss = &loss, .slope_NE = slope, .assigned_NE = assigned, .score_sum_NE = sums, .segments = segments,
-                                                        .experts = E, .top_k = top_k, .tokens = T / segments, .coefficient = 1});
-    CALL(m, router_backward, &(loom_router_backward_args){.dlogit_TE = dlogit, .score_TE = score, .expert_TK = expert, .slope_NE = slope, .tokens = T,
-                                                          .segment = T / segments, .share = l->per_sequence, .rule = l->rule});
+    CALL(m, router_count,
+         &(loom_router_count_args){.assigned_NE = assigned,
+                                   .score_sum_NE = sums,
+                                   .expert_TK = expert,
+                                   .score_TE = score,
+                                   .tokens = T,
+                                   .experts = E,
+                                   .top_k = top_k,
+                                   .segment = T / segments,
+                                   .share = l->per_sequence});
+    CALL(m, router_balance,
+         &(loom_router_balance_args){.loss = &loss,
+                                     .slope_NE = slope,
+                                     .assigned_NE = assigned,
+                                     .score_sum_NE = sums,
+                                     .segments = segments,
+                                     .experts = E,
+                                     .top_k = top_k,
+                                     .tokens = T / segments,
+                                     .coefficient = 1});
+    CALL(m, router_backward,
+         &(loom_router_backward_args){.dlogit_TE = dlogit,
+                                      .score_TE = score,
+                                      .expert_TK = expert,
+                                      .slope_NE = slope,
+                                      .tokens = T,
+                                      .segment = T / segments,
+                                      .share = l->per_sequence,
+                                      .rule = l->rule});
     CALL(m, gemm, &(loom_gemm_args){.c_MN = dx, .a_MK = dlogit, .b_KN = input_of(l, "router"), .m = T, .n = D, .k = E});
     CALL(m, gemm, &(loom_gemm_args){.c_MN = drouter, .a_MK = dlogit, .b_KN = x, .m = E, .n = D, .k = T, .transpose_a = true});
     float single = (float)loss;
@@ -437,46 +529,96 @@ static void check_layer(const maker *m, const layer *l)
     int64_t top_k = l->rule.top_k, rows = T * top_k, width = l->width, matrix = width * D;
     const float *x = input_of(l, "x"), *dy = input_of(l, "dy"), *wr = input_of(l, "router");
     const float *wg = input_of(l, "gate"), *wu = input_of(l, "up"), *wd = input_of(l, "down");
-    float *logit = zero_floats(T * E), *score = zero_floats(T * E), *weight = zero_floats(rows), *xs = zero_floats(rows * D), *gate = zero_floats(rows * width);
-    float *up = zero_floats(rows * width), *h = zero_floats(rows * width), *ys = zero_floats(rows * D), *y = zero_floats(T * D), *dx = zero_floats(T * D);
-    float *dys = zero_floats(rows * D), *dh = zero_floats(rows * width), *dweight = zero_floats(rows), *dxs = zero_floats(rows * D), *dlogit = zero_floats(T * E);
+    float *logit = zero_floats(T * E), *score = zero_floats(T * E), *weight = zero_floats(rows), *xs = zero_floats(rows * D),
+          *gate = zero_floats(rows * width);
+    float *up = zero_floats(rows * width), *h = zero_floats(rows * width), *ys = zero_floats(rows * D), *y = zero_floats(T * D),
+          *dx = zero_floats(T * D);
+    float *dys = zero_floats(rows * D), *dh = zero_floats(rows * width), *dweight = zero_floats(rows), *dxs = zero_floats(rows * D),
+          *dlogit = zero_floats(T * E);
     float *dwg = zero_floats(E * matrix), *dwu = zero_floats(E * matrix), *dwd = zero_floats(E * matrix), *dwr = zero_floats(E * D);
     int32_t expert[T * 3], order[T * 3], position[T * 3], offset[E + 1], counts[E];
 
     CALL(m, gemm, &(loom_gemm_args){.c_MN = logit, .a_MK = x, .b_KN = wr, .m = T, .n = E, .k = D, .transpose_b = true});
-    CALL(m, router, &(loom_router_args){.score_TE = score, .weight_TK = weight, .expert_TK = expert, .logit_TE = logit,
-                                        .bias_E = l->biased ? input_of(l, "bias") : NULL, .tokens = T, .rule = l->rule});
-    CALL(m, sort_assignments, &(loom_sort_assignments_args){.order_R = order, .position_A = position, .offset_E1 = offset, .expert_A = expert,
-                                                            .assignments = rows, .experts = E});
+    CALL(m, router,
+         &(loom_router_args){.score_TE = score,
+                             .weight_TK = weight,
+                             .expert_TK = expert,
+                             .logit_TE = logit,
+                             .bias_E = l->biased ? input_of(l, "bias") : NULL,
+                             .tokens = T,
+                             .rule = l->rule});
+    CALL(m, sort_assignments,
+         &(loom_sort_assignments_args){
+             .order_R = order, .position_A = position, .offset_E1 = offset, .expert_A = expert, .assignments = rows, .experts = E});
     CALL(m, gather_rows, &(loom_gather_rows_args){.y_RD = xs, .x_TD = x, .row_R = order, .rows = rows, .hidden = D, .divide = top_k});
-    const loom_grouped_gemm_args in = {.a = xs, .offset_G1 = offset, .groups = E, .n = width, .k = D, .stride_b = matrix, .transpose_b = true};
+    const loom_grouped_gemm_args in = {
+        .a = xs, .offset_G1 = offset, .groups = E, .n = width, .k = D, .stride_b = matrix, .transpose_b = true};
     loom_grouped_gemm_args call = in;
     call.c = gate, call.b = wg;
     CALL(m, grouped_gemm, &call);
     call.c = up, call.b = wu;
     CALL(m, grouped_gemm, &call);
     CALL(m, swiglu, &(loom_swiglu_args){.y_TF = h, .gate_TF = gate, .up_TF = up, .tokens = rows, .width = width});
-    CALL(m, grouped_gemm, &(loom_grouped_gemm_args){.c = ys, .a = h, .b = wd, .offset_G1 = offset, .groups = E, .n = D, .k = width, .stride_b = matrix,
-                                                    .transpose_b = true});
-    CALL(m, combine_rows, &(loom_combine_rows_args){.y_TD = y, .x_RD = ys, .weight_TK = weight, .position_TK = position, .tokens = T, .top_k = top_k, .hidden = D});
+    CALL(m, grouped_gemm,
+         &(loom_grouped_gemm_args){
+             .c = ys, .a = h, .b = wd, .offset_G1 = offset, .groups = E, .n = D, .k = width, .stride_b = matrix, .transpose_b = true});
+    CALL(m, combine_rows,
+         &(loom_combine_rows_args){
+             .y_TD = y, .x_RD = ys, .weight_TK = weight, .position_TK = position, .tokens = T, .top_k = top_k, .hidden = D});
 
-    CALL(m, gather_rows, &(loom_gather_rows_args){.y_RD = dys, .x_TD = dy, .weight_A = weight, .row_R = order, .rows = rows, .hidden = D, .divide = top_k});
-    CALL(m, combine_weights_backward, &(loom_combine_weights_backward_args){.dweight_TK = dweight, .dy_TD = dy, .x_RD = ys, .position_TK = position, .tokens = T,
-                                                                            .top_k = top_k, .hidden = D});
-    CALL(m, grouped_gemm, &(loom_grouped_gemm_args){.c = dwd, .a = dys, .b = h, .offset_G1 = offset, .groups = E, .m = D, .n = width, .ragged_k = true,
-                                                    .stride_c = matrix, .accumulate = true});
-    CALL(m, grouped_gemm, &(loom_grouped_gemm_args){.c = dh, .a = dys, .b = wd, .offset_G1 = offset, .groups = E, .n = width, .k = D, .stride_b = matrix});
-    CALL(m, swiglu_backward, &(loom_swiglu_backward_args){.dgate_TF = gate, .dup_TF = up, .dy_TF = dh, .gate_TF = gate, .up_TF = up, .tokens = rows, .width = width});
-    CALL(m, grouped_gemm, &(loom_grouped_gemm_args){.c = dwg, .a = gate, .b = xs, .offset_G1 = offset, .groups = E, .m = width, .n = D, .ragged_k = true,
-                                                    .stride_c = matrix, .accumulate = true});
-    CALL(m, grouped_gemm, &(loom_grouped_gemm_args){.c = dwu, .a = up, .b = xs, .offset_G1 = offset, .groups = E, .m = width, .n = D, .ragged_k = true,
-                                                    .stride_c = matrix, .accumulate = true});
-    CALL(m, grouped_gemm, &(loom_grouped_gemm_args){.c = dxs, .a = gate, .b = wg, .offset_G1 = offset, .groups = E, .n = D, .k = width, .stride_b = matrix});
-    CALL(m, grouped_gemm, &(loom_grouped_gemm_args){.c = dxs, .a = up, .b = wu, .offset_G1 = offset, .groups = E, .n = D, .k = width, .stride_b = matrix,
-                                                    .accumulate = true});
-    CALL(m, combine_rows, &(loom_combine_rows_args){.y_TD = dx, .x_RD = dxs, .position_TK = position, .tokens = T, .top_k = top_k, .hidden = D});
-    CALL(m, router_backward, &(loom_router_backward_args){.dlogit_TE = dlogit, .dweight_TK = dweight, .score_TE = score, .expert_TK = expert, .tokens = T,
-                                                          .rule = l->rule});
+    CALL(m, gather_rows,
+         &(loom_gather_rows_args){.y_RD = dys, .x_TD = dy, .weight_A = weight, .row_R = order, .rows = rows, .hidden = D, .divide = top_k});
+    CALL(m, combine_weights_backward,
+         &(loom_combine_weights_backward_args){
+             .dweight_TK = dweight, .dy_TD = dy, .x_RD = ys, .position_TK = position, .tokens = T, .top_k = top_k, .hidden = D});
+    CALL(m, grouped_gemm,
+         &(loom_grouped_gemm_args){.c = dwd,
+                                   .a = dys,
+                                   .b = h,
+                                   .offset_G1 = offset,
+                                   .groups = E,
+                                   .m = D,
+                                   .n = width,
+                                   .ragged_k = true,
+                                   .stride_c = matrix,
+                                   .accumulate = true});
+    CALL(m, grouped_gemm,
+         &(loom_grouped_gemm_args){.c = dh, .a = dys, .b = wd, .offset_G1 = offset, .groups = E, .n = width, .k = D, .stride_b = matrix});
+    CALL(m, swiglu_backward,
+         &(loom_swiglu_backward_args){
+             .dgate_TF = gate, .dup_TF = up, .dy_TF = dh, .gate_TF = gate, .up_TF = up, .tokens = rows, .width = width});
+    CALL(m, grouped_gemm,
+         &(loom_grouped_gemm_args){.c = dwg,
+                                   .a = gate,
+                                   .b = xs,
+                                   .offset_G1 = offset,
+                                   .groups = E,
+                                   .m = width,
+                                   .n = D,
+                                   .ragged_k = true,
+                                   .stride_c = matrix,
+                                   .accumulate = true});
+    CALL(m, grouped_gemm,
+         &(loom_grouped_gemm_args){.c = dwu,
+                                   .a = up,
+                                   .b = xs,
+                                   .offset_G1 = offset,
+                                   .groups = E,
+                                   .m = width,
+                                   .n = D,
+                                   .ragged_k = true,
+                                   .stride_c = matrix,
+                                   .accumulate = true});
+    CALL(m, grouped_gemm,
+         &(loom_grouped_gemm_args){.c = dxs, .a = gate, .b = wg, .offset_G1 = offset, .groups = E, .n = D, .k = width, .stride_b = matrix});
+    CALL(m, grouped_gemm,
+         &(loom_grouped_gemm_args){
+             .c = dxs, .a = up, .b = wu, .offset_G1 = offset, .groups = E, .n = D, .k = width, .stride_b = matrix, .accumulate = true});
+    CALL(m, combine_rows,
+         &(loom_combine_rows_args){.y_TD = dx, .x_RD = dxs, .position_TK = position, .tokens = T, .top_k = top_k, .hidden = D});
+    CALL(m, router_backward,
+         &(loom_router_backward_args){
+             .dlogit_TE = dlogit, .dweight_TK = dweight, .score_TE = score, .expert_TK = expert, .tokens = T, .rule = l->rule});
     CALL(m, gemm, &(loom_gemm_args){.c_MN = dx, .a_MK = dlogit, .b_KN = wr, .m = T, .n = D, .k = E, .accumulate = true});
     CALL(m, gemm, &(loom_gemm_args){.c_MN = dwr, .a_MK = dlogit, .b_KN = x, .m = E, .n = D, .k = T, .transpose_a = true});
     if (l->biased)
@@ -490,8 +632,9 @@ static void check_layer(const maker *m, const layer *l)
     const struct {
         const char *name;
         const float *got;
-    } outputs[] = {{"logits", logit}, {"scores", score}, {"expert_weights", weight}, {"permuted_x", xs}, {"y", y}, {"dx", dx}, {"drouter", dwr},
-                   {"dgate", dwg}, {"dup", dwu}, {"ddown", dwd}};
+    } outputs[] = {{"logits", logit}, {"scores", score}, {"expert_weights", weight}, {"permuted_x", xs},
+                   {"y", y},          {"dx", dx},        {"drouter", dwr},           {"dgate", dwg},
+                   {"dup", dwu},      {"ddown", dwd}};
     for (size_t i = 0; i < sizeof outputs / sizeof outputs[0]; i++)
         assert_output(m, l, outputs[i].name, outputs[i].got);
     check_balance(m, l, x, score, expert);
@@ -503,9 +646,12 @@ static void check_layer(const maker *m, const layer *l)
 static void the_fixtures_are_met_by_whole_layers(void **state)
 {
     const layer mixtral = {.operation = "moe_softmax", .rule = {.experts = E, .top_k = 2, .normalise = true}, .width = 10};
-    const layer deepseek = {.operation = "moe_sigmoid",
-                            .rule = {.experts = E, .top_k = 3, .groups = 4, .groups_kept = 2, .sigmoid = true, .normalise = true, .route_scale = 2.5f},
-                            .width = 6, .biased = true, .per_sequence = true};
+    const layer deepseek = {
+        .operation = "moe_sigmoid",
+        .rule = {.experts = E, .top_k = 3, .groups = 4, .groups_kept = 2, .sigmoid = true, .normalise = true, .route_scale = 2.5f},
+        .width = 6,
+        .biased = true,
+        .per_sequence = true};
 
     (void)state;
     FOR_EACH_MAKER(m)

@@ -13,8 +13,18 @@ static void check_shape(int64_t m, int64_t n, int64_t k, int kind, uint64_t seed
     float *a = random_floats((ta ? k : m) * lda, 1, seed), *b = random_floats((tb ? n : k) * ldb, 1, seed + 1);
     float *bias_n = random_floats(n, 1, seed + 2), *start = random_floats(m * n, 1, seed + 3);
     double *expected = doubles(m * n);
-    loom_gemm_args args = {.a_MK = a, .b_KN = b, .bias_N = bias ? bias_n : NULL, .m = m, .n = n, .k = k, .lda = pad ? lda : 0,
-                           .ldb = pad ? ldb : 0, .ldc = pad ? ldc : 0, .transpose_a = ta, .transpose_b = tb, .accumulate = accumulate};
+    loom_gemm_args args = {.a_MK = a,
+                           .b_KN = b,
+                           .bias_N = bias ? bias_n : NULL,
+                           .m = m,
+                           .n = n,
+                           .k = k,
+                           .lda = pad ? lda : 0,
+                           .ldb = pad ? ldb : 0,
+                           .ldc = pad ? ldc : 0,
+                           .transpose_a = ta,
+                           .transpose_b = tb,
+                           .accumulate = accumulate};
 
     ref_gemm(&args, accumulate ? start : NULL, expected);
     FOR_EACH_MAKER(made)
@@ -26,8 +36,8 @@ static void check_shape(int64_t m, int64_t n, int64_t k, int kind, uint64_t seed
             memcpy(c + i * ldc, start + i * n, (size_t)n * sizeof *c);
         args.c_MN = c;
         CALL(made, gemm, &args);
-        snprintf(what, sizeof what, "gemm %lldx%lldx%lld%s%s%s%s%s", (long long)m, (long long)n, (long long)k, ta ? " A'" : "", tb ? " B'" : "",
-                 accumulate ? " +=" : "", bias ? " bias" : "", pad ? " strided" : "");
+        snprintf(what, sizeof what, "gemm %lldx%lldx%lld%s%s%s%s%s", (long long)m, (long long)n, (long long)k, ta ? " A'" : "",
+                 tb ? " B'" : "", accumulate ? " +=" : "", bias ? " bias" : "", pad ? " strided" : "");
         assert_rows_near(made->name, what, c, ldc, expected, m, n, TOLERANCE);
         assert_guards(made->name, what, c, m, n, ldc);
         free_floats(c);
@@ -41,7 +51,8 @@ static void check_shape(int64_t m, int64_t n, int64_t k, int kind, uint64_t seed
 
 static void products_of_all_kinds_are_right(void **state)
 {
-    static const int64_t shapes[][3] = {{1, 1, 1}, {2, 3, 4}, {13, 33, 7}, {12, 32, 64}, {5, 100, 300}, {130, 70, 260}, {1, 77, 513}, {64, 1, 9}};
+    static const int64_t shapes[][3] = {{1, 1, 1},     {2, 3, 4},      {13, 33, 7},  {12, 32, 64},
+                                        {5, 100, 300}, {130, 70, 260}, {1, 77, 513}, {64, 1, 9}};
 
     (void)state;
     for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++)
@@ -84,8 +95,17 @@ static void batches_of_strided_matrices_are_right(void **state)
 
     (void)state;
     for (int shared = 0; shared < 2; shared++) {
-        loom_gemm_args args = {.c_MN = c, .a_MK = a, .b_KN = b, .m = M, .n = N, .k = K, .transpose_b = true, .batch = BATCH, .stride_a = M * K,
-                               .stride_b = shared ? 0 : N * K, .stride_c = M * N};
+        loom_gemm_args args = {.c_MN = c,
+                               .a_MK = a,
+                               .b_KN = b,
+                               .m = M,
+                               .n = N,
+                               .k = K,
+                               .transpose_b = true,
+                               .batch = BATCH,
+                               .stride_a = M * K,
+                               .stride_b = shared ? 0 : N * K,
+                               .stride_c = M * N};
         ref_gemm(&args, NULL, expected);
         FOR_EACH_MAKER(made)
         {
@@ -151,9 +171,15 @@ static void own_product_has_the_same_bits_however_it_is_split(void **state)
         CALL(made, gemm, &(loom_gemm_args){.c_MN = whole, .a_MK = a, .b_KN = b, .m = M, .n = N, .k = K, .transpose_b = true});
         for (int64_t row = 0; row < M; row += 37)
             for (int64_t column = 0; column < N; column += 41)
-                CALL(made, gemm, &(loom_gemm_args){.c_MN = part + row * N + column, .a_MK = a + row * K, .b_KN = b + column * K,
-                                                    .m = row + 37 < M ? 37 : M - row, .n = column + 41 < N ? 41 : N - column, .k = K, .ldc = N,
-                                                    .transpose_b = true});
+                CALL(made, gemm,
+                     &(loom_gemm_args){.c_MN = part + row * N + column,
+                                       .a_MK = a + row * K,
+                                       .b_KN = b + column * K,
+                                       .m = row + 37 < M ? 37 : M - row,
+                                       .n = column + 41 < N ? 41 : N - column,
+                                       .k = K,
+                                       .ldc = N,
+                                       .transpose_b = true});
         assert_memory_equal(whole, part, sizeof *whole * M * N);
     }
     free_floats(a);
@@ -179,7 +205,8 @@ static void the_linear_fixture_is_met(void **state)
 
         CALL(m, gemm, &(loom_gemm_args){.c_MN = got, .a_MK = x, .b_KN = w, .bias_N = b, .m = T, .n = OUT, .k = IN, .transpose_b = true});
         CALL(m, gemm, &(loom_gemm_args){.c_MN = got_dx, .a_MK = dy, .b_KN = w, .m = T, .n = IN, .k = OUT});
-        CALL(m, gemm, &(loom_gemm_args){.c_MN = got_dw, .a_MK = dy, .b_KN = x, .m = OUT, .n = IN, .k = T, .transpose_a = true, .accumulate = true});
+        CALL(m, gemm,
+             &(loom_gemm_args){.c_MN = got_dw, .a_MK = dy, .b_KN = x, .m = OUT, .n = IN, .k = T, .transpose_a = true, .accumulate = true});
         CALL(m, bias_backward, &(loom_bias_backward_args){.dbias_N = got_db, .dy_TN = dy, .tokens = T, .width = OUT});
         assert_near(m->name, "linear y", got, y, T * OUT, few * fixture_distance("linear", "y"));
         assert_near(m->name, "linear dx", got_dx, dx, T * IN, few * fixture_distance("linear", "dx"));
@@ -204,12 +231,14 @@ static void wrong_arguments_are_named(void **state)
     (void)state;
     assert_refused(m->kernels->gemm(m->kernels, &(loom_gemm_args){.c_MN = x, .a_MK = x, .b_KN = x, .m = 2, .n = 2, .k = -1}, m->stream),
                    LOOM_E_INVALID, "negative", "-1");
-    assert_refused(m->kernels->gemm(m->kernels, &(loom_gemm_args){.c_MN = x, .a_MK = x, .m = 2, .n = 2, .k = 2}, m->stream), LOOM_E_INVALID, "NULL",
-                   "number 2");
-    assert_refused(m->kernels->gemm(m->kernels, &(loom_gemm_args){.c_MN = x, .a_MK = x, .b_KN = x, .m = 2, .n = 3, .k = 2, .ldb = 2}, m->stream),
-                   LOOM_E_INVALID, "ldb=2", "3");
+    assert_refused(m->kernels->gemm(m->kernels, &(loom_gemm_args){.c_MN = x, .a_MK = x, .m = 2, .n = 2, .k = 2}, m->stream), LOOM_E_INVALID,
+                   "NULL", "number 2");
+    assert_refused(
+        m->kernels->gemm(m->kernels, &(loom_gemm_args){.c_MN = x, .a_MK = x, .b_KN = x, .m = 2, .n = 3, .k = 2, .ldb = 2}, m->stream),
+        LOOM_E_INVALID, "ldb=2", "3");
     assert_refused(m->kernels->gemm(m->kernels,
-                                    &(loom_gemm_args){.c_MN = x, .a_MK = x, .b_KN = x, .m = 2, .n = 2, .k = 2, .batch = 2, .stride_c = 3}, m->stream),
+                                    &(loom_gemm_args){.c_MN = x, .a_MK = x, .b_KN = x, .m = 2, .n = 2, .k = 2, .batch = 2, .stride_c = 3},
+                                    m->stream),
                    LOOM_E_INVALID, "overlap");
 }
 

@@ -118,8 +118,8 @@ void assert_rows_near(const char *name, const char *what, const float *got, int6
     for (int64_t i = 0; i < rows * cols; i++) {
         double e = expected[i], g = got[i / cols * ld + i % cols];
         if (isnan(e) ? !isnan(g) : isinf(e) ? g != e : !(fabs(g - e) <= ELEMENT * rel_l2 * largest + 1e-30))
-            fail_msg("%s: %s[%lld][%lld] is %.9g, expected %.9g (largest %.3g)", name, what, (long long)(i / cols), (long long)(i % cols), g, e,
-                     largest);
+            fail_msg("%s: %s[%lld][%lld] is %.9g, expected %.9g (largest %.3g)", name, what, (long long)(i / cols), (long long)(i % cols),
+                     g, e, largest);
         if (!isnan(e) && !isinf(e))
             difference += (g - e) * (g - e);
     }

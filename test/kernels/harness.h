@@ -42,8 +42,8 @@ void free_floats(float *floats);
 double *doubles(int64_t count);
 int64_t random_int(uint64_t *state, int64_t least, int64_t most);
 
-/* Requires the relative L2 distance of got from expected to be at most rel_l2, and no element further off than max_of times that share of the
- * largest. Not a number counts as too far, except where one is expected. */
+/* Requires the relative L2 distance of got from expected to be at most rel_l2, and no element further off than max_of times that share of
+ * the largest. Not a number counts as too far, except where one is expected. */
 void assert_near(const char *maker, const char *what, const float *got, const double *expected, int64_t count, double rel_l2);
 /* The same for rows `ld` apart, expected tight. */
 void assert_rows_near(const char *maker, const char *what, const float *got, int64_t ld, const double *expected, int64_t rows, int64_t cols,

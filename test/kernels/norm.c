@@ -8,7 +8,8 @@ static const double EPS = 1e-5;
 static void check_norm(int64_t tokens, int64_t hidden, bool centred, double offset)
 {
     int64_t n = tokens * hidden;
-    float *x = random_floats(n, 1, 1), *weight = random_floats(hidden, 1, 2), *bias = random_floats(hidden, 1, 3), *dy = random_floats(n, 1, 4);
+    float *x = random_floats(n, 1, 1), *weight = random_floats(hidden, 1, 2), *bias = random_floats(hidden, 1, 3),
+          *dy = random_floats(n, 1, 4);
     double *y = doubles(n), *dx = doubles(n), *dweight = doubles(hidden), *dbias = doubles(hidden);
 
     for (int64_t i = 0; i < n; i++)
@@ -22,17 +23,41 @@ static void check_norm(int64_t tokens, int64_t hidden, bool centred, double offs
         double loose = 1 + fabs(offset); /* x - mean is a difference of numbers that large */
 
         if (centred) {
-            CALL(m, layernorm, &(loom_layernorm_args){.y_TD = got, .mean_T = mean, .rstd_T = rstd, .x_TD = x, .weight_D = weight, .bias_D = bias,
-                                                      .tokens = tokens, .hidden = hidden, .eps = (float)EPS});
-            CALL(m, layernorm_backward, &(loom_layernorm_backward_args){.dx_TD = got_dx, .dweight_D = got_dw, .dbias_D = got_db, .dy_TD = dy, .x_TD = x,
-                                                                        .weight_D = weight, .mean_T = mean, .rstd_T = rstd, .tokens = tokens,
-                                                                        .hidden = hidden});
+            CALL(m, layernorm,
+                 &(loom_layernorm_args){.y_TD = got,
+                                        .mean_T = mean,
+                                        .rstd_T = rstd,
+                                        .x_TD = x,
+                                        .weight_D = weight,
+                                        .bias_D = bias,
+                                        .tokens = tokens,
+                                        .hidden = hidden,
+                                        .eps = (float)EPS});
+            CALL(m, layernorm_backward,
+                 &(loom_layernorm_backward_args){.dx_TD = got_dx,
+                                                 .dweight_D = got_dw,
+                                                 .dbias_D = got_db,
+                                                 .dy_TD = dy,
+                                                 .x_TD = x,
+                                                 .weight_D = weight,
+                                                 .mean_T = mean,
+                                                 .rstd_T = rstd,
+                                                 .tokens = tokens,
+                                                 .hidden = hidden});
             assert_near(m->name, "dbias", got_db, dbias, hidden, BACKWARD);
         } else {
-            CALL(m, rmsnorm, &(loom_rmsnorm_args){.y_TD = got, .rstd_T = rstd, .x_TD = x, .weight_D = weight, .tokens = tokens, .hidden = hidden,
-                                                  .eps = (float)EPS});
-            CALL(m, rmsnorm_backward, &(loom_rmsnorm_backward_args){.dx_TD = got_dx, .dweight_D = got_dw, .dy_TD = dy, .x_TD = x, .weight_D = weight,
-                                                                    .rstd_T = rstd, .tokens = tokens, .hidden = hidden});
+            CALL(m, rmsnorm,
+                 &(loom_rmsnorm_args){
+                     .y_TD = got, .rstd_T = rstd, .x_TD = x, .weight_D = weight, .tokens = tokens, .hidden = hidden, .eps = (float)EPS});
+            CALL(m, rmsnorm_backward,
+                 &(loom_rmsnorm_backward_args){.dx_TD = got_dx,
+                                               .dweight_D = got_dw,
+                                               .dy_TD = dy,
+                                               .x_TD = x,
+                                               .weight_D = weight,
+                                               .rstd_T = rstd,
+                                               .tokens = tokens,
+                                               .hidden = hidden});
         }
         assert_near(m->name, "y", got, y, n, loose * FORWARD);
         assert_near(m->name, "dx", got_dx, dx, n, loose * BACKWARD);
@@ -76,7 +101,8 @@ static void a_large_mean_loses_few_digits(void **state)
 static void the_residual_is_added_on_the_way(void **state)
 {
     enum { T = 6, D = 37 };
-    float *x = random_floats(T * D, 1, 1), *add = random_floats(T * D, 1, 2), *weight = random_floats(D, 1, 3), *bias = random_floats(D, 1, 4);
+    float *x = random_floats(T * D, 1, 1), *add = random_floats(T * D, 1, 2), *weight = random_floats(D, 1, 3),
+          *bias = random_floats(D, 1, 4);
     float *both = zero_floats(T * D), *y = zero_floats(T * D);
     double *expected = doubles(T * D);
 
@@ -87,14 +113,29 @@ static void the_residual_is_added_on_the_way(void **state)
     {
         float *stream = copy_floats(x, T * D);
 
-        CALL(m, layernorm, &(loom_layernorm_args){.y_TD = y, .x_TD = stream, .add_TD = add, .sum_TD = stream, .weight_D = weight, .bias_D = bias,
-                                                  .tokens = T, .hidden = D, .eps = (float)EPS});
+        CALL(m, layernorm,
+             &(loom_layernorm_args){.y_TD = y,
+                                    .x_TD = stream,
+                                    .add_TD = add,
+                                    .sum_TD = stream,
+                                    .weight_D = weight,
+                                    .bias_D = bias,
+                                    .tokens = T,
+                                    .hidden = D,
+                                    .eps = (float)EPS});
         ref_norm(both, weight, bias, T, D, EPS, true, expected);
         assert_memory_equal(stream, both, sizeof *both * T * D);
         assert_near(m->name, "layernorm(x + add)", y, expected, T * D, FORWARD);
         memcpy(stream, x, sizeof *x * T * D);
-        CALL(m, rmsnorm, &(loom_rmsnorm_args){.y_TD = y, .x_TD = stream, .add_TD = add, .sum_TD = stream, .weight_D = weight, .tokens = T, .hidden = D,
-                                              .eps = (float)EPS});
+        CALL(m, rmsnorm,
+             &(loom_rmsnorm_args){.y_TD = y,
+                                  .x_TD = stream,
+                                  .add_TD = add,
+                                  .sum_TD = stream,
+                                  .weight_D = weight,
+                                  .tokens = T,
+                                  .hidden = D,
+                                  .eps = (float)EPS});
         ref_norm(both, weight, NULL, T, D, EPS, false, expected);
         assert_memory_equal(stream, both, sizeof *both * T * D);
         assert_near(m->name, "rmsnorm(x + add)", y, expected, T * D, FORWARD);
@@ -112,7 +153,8 @@ static void the_residual_is_added_on_the_way(void **state)
 static void gradients_join_what_is_there(void **state)
 {
     enum { T = 5, D = 20 };
-    float *x = random_floats(T * D, 1, 1), *weight = random_floats(D, 1, 2), *dy = random_floats(T * D, 1, 3), *start = random_floats(T * D, 1, 4);
+    float *x = random_floats(T * D, 1, 1), *weight = random_floats(D, 1, 2), *dy = random_floats(T * D, 1, 3),
+          *start = random_floats(T * D, 1, 4);
     float *y = zero_floats(T * D), *mean = zero_floats(T), *rstd = zero_floats(T);
     double *dx = doubles(T * D), *dweight = doubles(D), *dbias = doubles(D);
 
@@ -126,11 +168,21 @@ static void gradients_join_what_is_there(void **state)
     {
         float *got = copy_floats(start, T * D), *got_dw = copy_floats(start, D), *got_db = copy_floats(start + D, D);
 
-        CALL(m, layernorm, &(loom_layernorm_args){.y_TD = y, .mean_T = mean, .rstd_T = rstd, .x_TD = x, .weight_D = weight, .tokens = T, .hidden = D,
-                                                  .eps = (float)EPS});
-        CALL(m, layernorm_backward, &(loom_layernorm_backward_args){.dx_TD = got, .dweight_D = got_dw, .dbias_D = got_db, .dy_TD = dy, .x_TD = x,
-                                                                    .weight_D = weight, .mean_T = mean, .rstd_T = rstd, .tokens = T, .hidden = D,
-                                                                    .accumulate = true});
+        CALL(m, layernorm,
+             &(loom_layernorm_args){
+                 .y_TD = y, .mean_T = mean, .rstd_T = rstd, .x_TD = x, .weight_D = weight, .tokens = T, .hidden = D, .eps = (float)EPS});
+        CALL(m, layernorm_backward,
+             &(loom_layernorm_backward_args){.dx_TD = got,
+                                             .dweight_D = got_dw,
+                                             .dbias_D = got_db,
+                                             .dy_TD = dy,
+                                             .x_TD = x,
+                                             .weight_D = weight,
+                                             .mean_T = mean,
+                                             .rstd_T = rstd,
+                                             .tokens = T,
+                                             .hidden = D,
+                                             .accumulate = true});
         assert_near(m->name, "dx", got, dx, T * D, BACKWARD);
         assert_near(m->name, "dweight", got_dw, dweight, D, BACKWARD);
         assert_near(m->name, "dbias", got_db, dbias, D, BACKWARD);
@@ -183,14 +235,23 @@ static void threads_do_not_change_the_bits(void **state)
         const maker *m = &makers[i];
         float *dweight = zero_floats(D);
 
-        CALL(m, rmsnorm, &(loom_rmsnorm_args){.y_TD = y, .rstd_T = rstd, .x_TD = x, .weight_D = weight, .tokens = T, .hidden = D, .eps = (float)EPS});
-        CALL(m, rmsnorm_backward, &(loom_rmsnorm_backward_args){.dx_TD = dx, .dweight_D = dweight, .dy_TD = dy, .x_TD = x, .weight_D = weight,
-                                                                .rstd_T = rstd, .tokens = T, .hidden = D});
+        CALL(m, rmsnorm,
+             &(loom_rmsnorm_args){.y_TD = y, .rstd_T = rstd, .x_TD = x, .weight_D = weight, .tokens = T, .hidden = D, .eps = (float)EPS});
+        CALL(m, rmsnorm_backward,
+             &(loom_rmsnorm_backward_args){
+                 .dx_TD = dx, .dweight_D = dweight, .dy_TD = dy, .x_TD = x, .weight_D = weight, .rstd_T = rstd, .tokens = T, .hidden = D});
         for (int j = 0; j < i; j++)
             if (strcmp(makers[j].kernels->isa, m->kernels->isa) == 0) {
                 float *other = zero_floats(D);
-                CALL(&makers[j], rmsnorm_backward, &(loom_rmsnorm_backward_args){.dx_TD = dx, .dweight_D = other, .dy_TD = dy, .x_TD = x, .weight_D = weight,
-                                                                                .rstd_T = rstd, .tokens = T, .hidden = D});
+                CALL(&makers[j], rmsnorm_backward,
+                     &(loom_rmsnorm_backward_args){.dx_TD = dx,
+                                                   .dweight_D = other,
+                                                   .dy_TD = dy,
+                                                   .x_TD = x,
+                                                   .weight_D = weight,
+                                                   .rstd_T = rstd,
+                                                   .tokens = T,
+                                                   .hidden = D});
                 assert_memory_equal(dweight, other, sizeof *other * D);
                 free_floats(other);
             }
@@ -225,16 +286,40 @@ static void the_fixtures_are_met(void **state)
                 in[i] = fixture(name, &count);
             }
             if (centred) {
-                CALL(m, layernorm, &(loom_layernorm_args){.y_TD = got[0], .mean_T = mean, .rstd_T = rstd, .x_TD = in[0], .weight_D = in[1],
-                                                          .bias_D = in[3], .tokens = T, .hidden = D, .eps = 1e-5f});
-                CALL(m, layernorm_backward, &(loom_layernorm_backward_args){.dx_TD = got[1], .dweight_D = got[2], .dbias_D = got[3], .dy_TD = in[2],
-                                                                            .x_TD = in[0], .weight_D = in[1], .mean_T = mean, .rstd_T = rstd,
-                                                                            .tokens = T, .hidden = D});
+                CALL(m, layernorm,
+                     &(loom_layernorm_args){.y_TD = got[0],
+                                            .mean_T = mean,
+                                            .rstd_T = rstd,
+                                            .x_TD = in[0],
+                                            .weight_D = in[1],
+                                            .bias_D = in[3],
+                                            .tokens = T,
+                                            .hidden = D,
+                                            .eps = 1e-5f});
+                CALL(m, layernorm_backward,
+                     &(loom_layernorm_backward_args){.dx_TD = got[1],
+                                                     .dweight_D = got[2],
+                                                     .dbias_D = got[3],
+                                                     .dy_TD = in[2],
+                                                     .x_TD = in[0],
+                                                     .weight_D = in[1],
+                                                     .mean_T = mean,
+                                                     .rstd_T = rstd,
+                                                     .tokens = T,
+                                                     .hidden = D});
             } else {
-                CALL(m, rmsnorm, &(loom_rmsnorm_args){.y_TD = got[0], .rstd_T = rstd, .x_TD = in[0], .weight_D = in[1], .tokens = T, .hidden = D,
-                                                      .eps = 1e-5f});
-                CALL(m, rmsnorm_backward, &(loom_rmsnorm_backward_args){.dx_TD = got[1], .dweight_D = got[2], .dy_TD = in[2], .x_TD = in[0],
-                                                                        .weight_D = in[1], .rstd_T = rstd, .tokens = T, .hidden = D});
+                CALL(m, rmsnorm,
+                     &(loom_rmsnorm_args){
+                         .y_TD = got[0], .rstd_T = rstd, .x_TD = in[0], .weight_D = in[1], .tokens = T, .hidden = D, .eps = 1e-5f});
+                CALL(m, rmsnorm_backward,
+                     &(loom_rmsnorm_backward_args){.dx_TD = got[1],
+                                                   .dweight_D = got[2],
+                                                   .dy_TD = in[2],
+                                                   .x_TD = in[0],
+                                                   .weight_D = in[1],
+                                                   .rstd_T = rstd,
+                                                   .tokens = T,
+                                                   .hidden = D});
             }
             for (int i = 0; i < 3 + centred; i++) {
                 snprintf(name, sizeof name, "%s.out.%s", operation, outputs[i]);

@@ -9,8 +9,8 @@ void ref_gemm(const loom_gemm_args *a, const float *start, double *c);
 
 /* mean_T may be NULL (RMSNorm: mean 0, no bias). */
 void ref_norm(const float *x, const float *weight, const float *bias, int64_t tokens, int64_t hidden, double eps, bool centred, double *y);
-void ref_norm_backward(const float *dy, const float *x, const float *weight, int64_t tokens, int64_t hidden, double eps, bool centred, double *dx,
-                       double *dweight, double *dbias);
+void ref_norm_backward(const float *dy, const float *x, const float *weight, int64_t tokens, int64_t hidden, double eps, bool centred,
+                       double *dx, double *dweight, double *dbias);
 
 double ref_gelu(double x);
 double ref_gelu_slope(double x);

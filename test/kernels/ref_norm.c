@@ -25,8 +25,8 @@ void ref_norm(const float *x, const float *weight, const float *bias, int64_t to
     }
 }
 
-void ref_norm_backward(const float *dy, const float *x, const float *weight, int64_t tokens, int64_t hidden, double eps, bool centred, double *dx,
-                       double *dweight, double *dbias)
+void ref_norm_backward(const float *dy, const float *x, const float *weight, int64_t tokens, int64_t hidden, double eps, bool centred,
+                       double *dx, double *dweight, double *dbias)
 {
     for (int64_t t = 0; t < tokens; t++) {
         double mean, rstd, sum_g = 0, sum_gn = 0;

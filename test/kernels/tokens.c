@@ -13,10 +13,18 @@ static void check_rope_fixture(const char *suffix, int64_t start, double theta)
     FOR_EACH_MAKER(m)
     {
         float *got[4] = {zero_floats(S * K / 2), zero_floats(S * K / 2), zero_floats(N), zero_floats(N)};
-        loom_rope_args a = {.y_THK = got[2], .x_THK = x, .cos_PK = got[0], .sin_PK = got[1], .tokens = B * S, .heads = H, .head_dim = K, .positions = S,
+        loom_rope_args a = {.y_THK = got[2],
+                            .x_THK = x,
+                            .cos_PK = got[0],
+                            .sin_PK = got[1],
+                            .tokens = B * S,
+                            .heads = H,
+                            .head_dim = K,
+                            .positions = S,
                             .seq = S};
 
-        CALL(m, rope_table, &(loom_rope_table_args){.cos_PK = got[0], .sin_PK = got[1], .positions = S, .head_dim = K, .start = start, .theta = theta});
+        CALL(m, rope_table,
+             &(loom_rope_table_args){.cos_PK = got[0], .sin_PK = got[1], .positions = S, .head_dim = K, .start = start, .theta = theta});
         CALL(m, rope, &a);
         a.y_THK = got[3], a.x_THK = dy, a.inverse = true;
         CALL(m, rope, &a);
@@ -59,8 +67,17 @@ static void rope_turns_in_place_and_back(void **state)
     FOR_EACH_MAKER(m)
     {
         float *y = copy_floats(x, T * ROW);
-        loom_rope_args a = {.y_THK = y, .x_THK = y, .cos_PK = c, .sin_PK = s, .tokens = T, .heads = H, .head_dim = K, .positions = P, .rows_T = rows,
-                            .y_token = ROW, .x_token = ROW};
+        loom_rope_args a = {.y_THK = y,
+                            .x_THK = y,
+                            .cos_PK = c,
+                            .sin_PK = s,
+                            .tokens = T,
+                            .heads = H,
+                            .head_dim = K,
+                            .positions = P,
+                            .rows_T = rows,
+                            .y_token = ROW,
+                            .x_token = ROW};
 
         CALL(m, rope_table, &(loom_rope_table_args){.cos_PK = c, .sin_PK = s, .positions = P, .head_dim = K, .theta = 100});
         CALL(m, rope, &a);
@@ -94,17 +111,22 @@ static void embedding_meets_the_fixture(void **state)
         float *got = zero_floats(T * D), *got_dw = zero_floats(V * D);
 
         /* the vocabulary in two shards, the first of 4 rows, whose results add up to the whole */
-        CALL(m, embedding, &(loom_embedding_args){.y_TD = got, .table_VD = w, .ids_T = ids, .tokens = T, .hidden = D, .first = 0, .rows = 4});
+        CALL(m, embedding,
+             &(loom_embedding_args){.y_TD = got, .table_VD = w, .ids_T = ids, .tokens = T, .hidden = D, .first = 0, .rows = 4});
         for (int t = 0; t < T; t++)
             for (int d = 0; d < D; d++)
                 assert_true(got[t * D + d] == (ids[t] < 4 ? y[t * D + d] : 0));
-        CALL(m, embedding, &(loom_embedding_args){.y_TD = got, .table_VD = w + 4 * D, .ids_T = ids, .tokens = T, .hidden = D, .first = 4, .rows = V - 4,
-                                                  .accumulate = true});
+        CALL(
+            m, embedding,
+            &(loom_embedding_args){
+                .y_TD = got, .table_VD = w + 4 * D, .ids_T = ids, .tokens = T, .hidden = D, .first = 4, .rows = V - 4, .accumulate = true});
         assert_memory_equal(got, y, T * D * sizeof *got);
-        CALL(m, embedding_backward, &(loom_embedding_backward_args){.dtable_VD = got_dw, .dy_TD = dy, .ids_T = ids, .tokens = T, .hidden = D, .first = 0,
-                                                                    .rows = 4});
-        CALL(m, embedding_backward, &(loom_embedding_backward_args){.dtable_VD = got_dw + 4 * D, .dy_TD = dy, .ids_T = ids, .tokens = T, .hidden = D,
-                                                                    .first = 4, .rows = V - 4});
+        CALL(m, embedding_backward,
+             &(loom_embedding_backward_args){
+                 .dtable_VD = got_dw, .dy_TD = dy, .ids_T = ids, .tokens = T, .hidden = D, .first = 0, .rows = 4});
+        CALL(m, embedding_backward,
+             &(loom_embedding_backward_args){
+                 .dtable_VD = got_dw + 4 * D, .dy_TD = dy, .ids_T = ids, .tokens = T, .hidden = D, .first = 4, .rows = V - 4});
         assert_near(m->name, "embedding dw", got_dw, dw, V * D, few * fixture_distance("embedding", "dw"));
         free_floats(got);
         free_floats(got_dw);
@@ -129,7 +151,8 @@ static void equal_ids_add_up_in_token_order(void **state)
     {
         float *got = guarded_rows(V, D, D);
 
-        CALL(m, embedding_backward, &(loom_embedding_backward_args){.dtable_VD = got, .dy_TD = dy, .ids_T = ids, .tokens = T, .hidden = D, .rows = V});
+        CALL(m, embedding_backward,
+             &(loom_embedding_backward_args){.dtable_VD = got, .dy_TD = dy, .ids_T = ids, .tokens = T, .hidden = D, .rows = V});
         assert_memory_equal(got, expected, V * D * sizeof *got);
         assert_guards(m->name, "embedding_backward", got, V, D, D);
         free_floats(got);
@@ -151,21 +174,27 @@ static void positions_are_added_and_their_gradients_too(void **state)
     {
         float *y = copy_floats(x, B * S * D), *got = zero_floats(P * D);
 
-        CALL(m, position, &(loom_position_args){.y_TD = y, .table_PD = table, .tokens = B * S, .hidden = D, .positions = P, .start = START, .seq = S});
+        CALL(m, position,
+             &(loom_position_args){.y_TD = y, .table_PD = table, .tokens = B * S, .hidden = D, .positions = P, .start = START, .seq = S});
         for (int i = 0; i < B * S * D; i++)
             assert_true(y[i] == x[i] + table[(START + i / D % S) * D + i % D]);
-        CALL(m, position_backward, &(loom_position_backward_args){.dtable_PD = got, .dy_TD = x, .tokens = B * S, .hidden = D, .positions = P, .start = START,
-                                                                  .seq = S});
+        CALL(m, position_backward,
+             &(loom_position_backward_args){
+                 .dtable_PD = got, .dy_TD = x, .tokens = B * S, .hidden = D, .positions = P, .start = START, .seq = S});
         assert_memory_equal(got, dtable, P * D * sizeof *got);
         free_floats(y);
         free_floats(got);
     }
-    assert_refused(makers->kernels->position(makers->kernels, &(loom_position_args){.y_TD = x, .table_PD = table, .tokens = 8, .hidden = D, .positions = 9, .start = 3},
-                                             makers->stream),
-                   LOOM_E_INVALID, "3 to 10", "table of 9");
-    assert_refused(makers->kernels->position(makers->kernels, &(loom_position_args){.y_TD = x, .table_PD = table, .rows_T = (const int32_t[]){0, 9}, .tokens = 2,
-                                                                                     .hidden = D, .positions = 9},
-                                             makers->stream),
+    assert_refused(
+        makers->kernels->position(makers->kernels,
+                                  &(loom_position_args){.y_TD = x, .table_PD = table, .tokens = 8, .hidden = D, .positions = 9, .start = 3},
+                                  makers->stream),
+        LOOM_E_INVALID, "3 to 10", "table of 9");
+    assert_refused(makers->kernels->position(
+                       makers->kernels,
+                       &(loom_position_args){
+                           .y_TD = x, .table_PD = table, .rows_T = (const int32_t[]){0, 9}, .tokens = 2, .hidden = D, .positions = 9},
+                       makers->stream),
                    LOOM_E_INVALID, "token 1", "row 9", "table of 9");
     free_floats(table);
     free_floats(x);
@@ -175,7 +204,8 @@ static void positions_are_added_and_their_gradients_too(void **state)
 /* --- cross-entropy --- */
 
 /* The whole thing in f64: losses and gradients, both weighted as the kernels do it. */
-static void ref_xent(const float *logits, int64_t ld, const int32_t *targets, const float *weight, int64_t tokens, int64_t cols, double *loss, double *gradient)
+static void ref_xent(const float *logits, int64_t ld, const int32_t *targets, const float *weight, int64_t tokens, int64_t cols,
+                     double *loss, double *gradient)
 {
     for (int64_t t = 0; t < tokens; t++) {
         const float *x = logits + t * ld;
@@ -200,8 +230,8 @@ static void assert_padding_is_zero(const float *gradient, int64_t rows, int64_t 
 }
 
 /* The three steps over `ranks` shards of the columns, the reductions done here. Padding of each shard holds NaN: it must not be read. */
-static void split_xent(const maker *m, const float *logits, int64_t ld, const int32_t *targets, const float *weight, int64_t tokens, int64_t cols,
-                       int ranks, float *loss, float *gradient)
+static void split_xent(const maker *m, const float *logits, int64_t ld, const int32_t *targets, const float *weight, int64_t tokens,
+                       int64_t cols, int ranks, float *loss, float *gradient)
 {
     int64_t per = (cols + ranks - 1) / ranks, pad = per + 2, n = tokens;
     float *shard = zero_floats(ranks * n * pad), *largest = zero_floats(n), *sum = zero_floats(n), *target = zero_floats(n);
@@ -214,8 +244,16 @@ static void split_xent(const maker *m, const float *logits, int64_t ld, const in
         for (int64_t t = 0; t < n; t++)
             for (int64_t j = 0; j < pad; j++)
                 x[t * pad + j] = j < width ? logits[t * ld + r * per + j] : NAN;
-        CALL(m, xent_local, &(loom_xent_local_args){.max_T = l, .sum_T = l + n, .target_T = l + 2 * n, .logits_TV = x, .targets_T = targets, .tokens = n,
-                                                    .cols = width, .ld = pad, .first = r * per});
+        CALL(m, xent_local,
+             &(loom_xent_local_args){.max_T = l,
+                                     .sum_T = l + n,
+                                     .target_T = l + 2 * n,
+                                     .logits_TV = x,
+                                     .targets_T = targets,
+                                     .tokens = n,
+                                     .cols = width,
+                                     .ld = pad,
+                                     .first = r * per});
         for (int64_t t = 0; t < n; t++)
             largest[t] = r == 0 || l[t] > largest[t] ? l[t] : largest[t];
     }
@@ -229,8 +267,18 @@ static void split_xent(const maker *m, const float *logits, int64_t ld, const in
         int64_t width = r * per + per < cols ? per : cols - r * per;
         float *x = shard + r * n * pad;
 
-        CALL(m, xent_gradient, &(loom_xent_gradient_args){.logits_TV = x, .loss_T = loss, .max_T = largest, .sum_T = sum, .target_T = target,
-                                                          .targets_T = targets, .weight_T = weight, .tokens = n, .cols = width, .ld = pad, .first = r * per});
+        CALL(m, xent_gradient,
+             &(loom_xent_gradient_args){.logits_TV = x,
+                                        .loss_T = loss,
+                                        .max_T = largest,
+                                        .sum_T = sum,
+                                        .target_T = target,
+                                        .targets_T = targets,
+                                        .weight_T = weight,
+                                        .tokens = n,
+                                        .cols = width,
+                                        .ld = pad,
+                                        .first = r * per});
         assert_padding_is_zero(x, n, width, pad);
         for (int64_t t = 0; t < n; t++)
             memcpy(gradient + t * cols + r * per, x + t * pad, (size_t)width * sizeof *gradient);
@@ -259,7 +307,13 @@ static void check_xent(int64_t tokens, int64_t cols, double scale)
     FOR_EACH_MAKER(m)
     {
         float *x = copy_floats(logits, tokens * ld), *got = zero_floats(tokens), *split = zero_floats(tokens * cols);
-        loom_xent_args a = {.loss_T = got, .logits_TV = x, .targets_T = targets, .weight_T = weight, .tokens = tokens, .cols = cols, .ld = ld,
+        loom_xent_args a = {.loss_T = got,
+                            .logits_TV = x,
+                            .targets_T = targets,
+                            .weight_T = weight,
+                            .tokens = tokens,
+                            .cols = cols,
+                            .ld = ld,
                             .forward_only = true};
 
         CALL(m, xent, &a);
@@ -305,7 +359,8 @@ static void cross_entropy_meets_the_fixtures(void **state)
     double *gradient = fixture_doubles("softmax_xent.out.dlogits", &count);
     const float *logits2 = fixture("vocab_parallel_xent.in.logits", &count);
     const int32_t *targets2 = fixture_ints("vocab_parallel_xent.in.targets", &count);
-    double *loss2 = fixture_doubles("vocab_parallel_xent.out.loss", &count), *gradient2 = fixture_doubles("vocab_parallel_xent.out.dlogits", &count);
+    double *loss2 = fixture_doubles("vocab_parallel_xent.out.loss", &count),
+           *gradient2 = fixture_doubles("vocab_parallel_xent.out.dlogits", &count);
     int counted = 0;
 
     (void)state;
@@ -328,7 +383,8 @@ static void cross_entropy_meets_the_fixtures(void **state)
         for (int ranks = 2; ranks <= 4; ranks++) {
             split_xent(m, logits2, V, targets2, share, T, V, ranks, loss, split);
             assert_near(m->name, "vocab_parallel_xent.loss", loss, loss2, T, few * fixture_distance("vocab_parallel_xent", "loss"));
-            assert_near(m->name, "vocab_parallel_xent.dlogits", split, gradient2, T * V, few * fixture_distance("vocab_parallel_xent", "dlogits"));
+            assert_near(m->name, "vocab_parallel_xent.dlogits", split, gradient2, T * V,
+                        few * fixture_distance("vocab_parallel_xent", "dlogits"));
         }
         free_floats(x);
         free_floats(loss);
