@@ -4,7 +4,8 @@
  *   ENDING    the groups of all ranks got SIGTERM (or the runner's signal) and have the grace time
  *   KILLING   they got SIGKILL
  *
- * An attempt is over when no process of any group is left. Nothing else survives either: see spawn_guard.h for the death of the runner itself. */
+ * An attempt is over when no process of any group is left. Nothing else survives either: see spawn_guard.h for the death of the runner
+ * itself. */
 #include <rankloom/launch.h>
 
 #include "core/clock.h"
@@ -45,13 +46,13 @@ typedef struct runner {
     int signals; /* signalfd */
     loom_sink sinks[2];
     loom_spawn_worker *workers; /* [config->ranks] */
-    struct pollfd *polls; /* [3 + 2 * config->ranks] */
+    struct pollfd *polls;       /* [3 + 2 * config->ranks] */
 
-    phase phase; /* of the attempt under way */
+    phase phase;       /* of the attempt under way */
     double next_step;  /* when ENDING becomes KILLING, or SIGKILL is sent again */
     double give_up;    /* when KILLING has no hope any more */
-    int stopped_by;   /* the signal to the runner that ended it all; 0: none */
-    int failed_rank;  /* whose failure came first; -1: none */
+    int stopped_by;    /* the signal to the runner that ended it all; 0: none */
+    int failed_rank;   /* whose failure came first; -1: none */
     int failed_status; /* its wait status: what fails later is a consequence */
 } runner;
 
@@ -303,8 +304,14 @@ static loom_status serve_store(loom_store_server **server, int *port)
 
 static loom_status start_all(runner *r, int number, int port)
 {
-    const loom_attempt attempt = {.config = r->config, .number = number, .port = port, .run_id = r->run_id, .folder = r->folder,
-                                  .guard = &r->guard, .signals = r->old_mask, .sinks = r->sinks};
+    const loom_attempt attempt = {.config = r->config,
+                                  .number = number,
+                                  .port = port,
+                                  .run_id = r->run_id,
+                                  .folder = r->folder,
+                                  .guard = &r->guard,
+                                  .signals = r->old_mask,
+                                  .sinks = r->sinks};
     loom_status status = LOOM_OK;
 
     memset(r->workers, 0, (size_t)r->config->ranks * sizeof *r->workers);
@@ -370,6 +377,15 @@ static loom_status name_run(runner *r)
     return LOOM_OK;
 }
 
+/* nohup and shells that start something in the background ask for this: the terminal's signals are none of ours then. */
+static bool is_to_be_ignored(int number)
+{
+    struct sigaction inherited;
+
+    return (number == SIGHUP || number == SIGINT || number == SIGQUIT) && sigaction(number, NULL, &inherited) == 0 &&
+           inherited.sa_handler == SIG_IGN;
+}
+
 /* From here to close_runner() these signals come through a descriptor instead of interrupting. */
 static loom_status take_signals(runner *r)
 {
@@ -377,8 +393,10 @@ static loom_status take_signals(runner *r)
     sigset_t mask;
 
     sigemptyset(&mask);
-    for (size_t i = 0; i < sizeof ours / sizeof ours[0]; i++)
-        sigaddset(&mask, ours[i]);
+    for (size_t i = 0; i < sizeof ours / sizeof ours[0]; i++) {
+        if (!is_to_be_ignored(ours[i]))
+            sigaddset(&mask, ours[i]);
+    }
     signal(SIGCHLD, SIG_DFL); /* inherited as "ignore", it would hide how ranks ended */
     pthread_sigmask(SIG_BLOCK, &mask, &r->old_mask);
     r->signals = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
@@ -419,7 +437,10 @@ static void close_runner(runner *r)
 
 loom_status loom_spawn(const loom_spawn_config *config, int *exit_code)
 {
-    runner r = {.config = config, .grace_s = config->grace_s > 0 ? config->grace_s : GRACE_S, .signals = -1, .failed_rank = -1,
+    runner r = {.config = config,
+                .grace_s = config->grace_s > 0 ? config->grace_s : GRACE_S,
+                .signals = -1,
+                .failed_rank = -1,
                 .sinks = {{.fd = STDOUT_FILENO}, {.fd = STDERR_FILENO}}};
 
     if (config->ranks < 1 || config->max_restarts < 0 || !config->argv || !config->argv[0])

@@ -27,8 +27,10 @@ typedef struct run {
 static char folder[] = "/tmp/loom-spawn-test-XXXXXX"; /* TMPDIR of the runs: has to be empty after each */
 static char notes[sizeof folder + 16];                /* a file for what ranks want to tell the test */
 
-static run *start(const loom_spawn_config *config)
+/* `ignored` is what a shell's background or nohup makes of this program's own signals: 0, or one of them. */
+static run *start_ignoring(const loom_spawn_config *config, int ignored)
 {
+    const int terminal[] = {SIGINT, SIGHUP, SIGQUIT};
     run *r = calloc(1, sizeof *r);
     int ends[2];
 
@@ -37,6 +39,8 @@ static run *start(const loom_spawn_config *config)
     r->runner = fork();
     if (r->runner == 0) {
         int exit_code = 99;
+        for (int i = 0; i < 3; i++)
+            signal(terminal[i], terminal[i] == ignored ? SIG_IGN : SIG_DFL);
         dup2(ends[1], STDOUT_FILENO);
         dup2(ends[1], STDERR_FILENO);
         if (loom_spawn(config, &exit_code) != LOOM_OK) {
@@ -49,6 +53,11 @@ static run *start(const loom_spawn_config *config)
     close(ends[1]);
     r->pipe = ends[0];
     return r;
+}
+
+static run *start(const loom_spawn_config *config)
+{
+    return start_ignoring(config, 0);
 }
 
 /* Reads until `text` came out, or the end. */
@@ -117,11 +126,25 @@ static loom_spawn_config shell(int ranks, const char *const argv[])
 static void ranks_get_the_variables_of_torchrun(void **state)
 {
     const char *const lines[] = {
-        "[2] RANK=2\n",       "[2] WORLD_SIZE=3\n",  "[2] LOCAL_RANK=2\n",     "[2] LOCAL_WORLD_SIZE=3\n",
-        "[2] GROUP_RANK=0\n", "[2] ROLE_RANK=2\n",   "[2] ROLE_WORLD_SIZE=3\n", "[2] GROUP_WORLD_SIZE=1\n",
-        "[0] RANK=0\n",       "[0] ROLE_NAME=default\n", "[0] MASTER_ADDR=127.0.0.1\n", "[0] TORCHELASTIC_RESTART_COUNT=0\n",
-        "[1] LOCAL_RANK=1\n", "[1] TORCHELASTIC_MAX_RESTARTS=4\n", "[1] TORCHELASTIC_USE_AGENT_STORE=True\n", "[1] OMP_NUM_THREADS=1\n",
-        "[1] KEPT=as it was\n", "[1] TORCH_NCCL_ASYNC_ERROR_HANDLING=1\n", "/attempt_0/1/error.json\n",
+        "[2] RANK=2\n",
+        "[2] WORLD_SIZE=3\n",
+        "[2] LOCAL_RANK=2\n",
+        "[2] LOCAL_WORLD_SIZE=3\n",
+        "[2] GROUP_RANK=0\n",
+        "[2] ROLE_RANK=2\n",
+        "[2] ROLE_WORLD_SIZE=3\n",
+        "[2] GROUP_WORLD_SIZE=1\n",
+        "[0] RANK=0\n",
+        "[0] ROLE_NAME=default\n",
+        "[0] MASTER_ADDR=127.0.0.1\n",
+        "[0] TORCHELASTIC_RESTART_COUNT=0\n",
+        "[1] LOCAL_RANK=1\n",
+        "[1] TORCHELASTIC_MAX_RESTARTS=4\n",
+        "[1] TORCHELASTIC_USE_AGENT_STORE=True\n",
+        "[1] OMP_NUM_THREADS=1\n",
+        "[1] KEPT=as it was\n",
+        "[1] TORCH_NCCL_ASYNC_ERROR_HANDLING=1\n",
+        "/attempt_0/1/error.json\n",
     };
     loom_spawn_config config = SHELL(3, "env");
 
@@ -186,8 +209,9 @@ static void nothing_to_read_on_stdin(void **state)
 static void lines_stay_whole(void **state)
 {
     enum { RANKS = 4, LINES = 300 };
-    const char *script = "i=0; while [ $i -lt 300 ]; do printf \"<$RANK\"; printf \":$i:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\"; "
-                         "printf '>\\n'; i=$((i+1)); done; printf \"end of $RANK\"";
+    const char *script =
+        "i=0; while [ $i -lt 300 ]; do printf \"<$RANK\"; printf \":$i:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\"; "
+        "printf '>\\n'; i=$((i+1)); done; printf \"end of $RANK\"";
     loom_spawn_config config = SHELL(RANKS, script);
     run *r = finish(start(&config));
     int n_lines[RANKS] = {0}, n_ends = 0;
@@ -352,6 +376,26 @@ static void signals_are_passed_on_as_they_are(void **state)
     }
 }
 
+static void who_was_started_under_nohup_outlives_the_terminal(void **state)
+{
+    char script[sizeof notes + 100];
+    int note;
+
+    (void)state;
+    snprintf(script, sizeof script, "echo ready; while [ ! -e %s ]; do sleep 0.05; done; echo done", notes);
+    loom_spawn_config config = SHELL(1, script);
+    run *r = start_ignoring(&config, SIGHUP);
+    assert_true(read_until(r, "[0] ready"));
+    kill(r->runner, SIGHUP);
+    assert_true((note = open(notes, O_CREAT | O_WRONLY, 0600)) >= 0);
+    close(note);
+    finish(r);
+    unlink(notes);
+    expect(r, 0, "[0] done");
+    expect_without(r, "passing it on");
+    free(r);
+}
+
 static void user_signals_are_passed_on_and_end_nothing(void **state)
 {
     loom_spawn_config config = SHELL(1, "trap 'echo saved; exit 0' USR1; echo ready; while :; do sleep 0.05; done");
@@ -418,7 +462,8 @@ static void nothing_survives_the_kill_of_the_runner(void **state)
 
     (void)state;
     unlink(notes);
-    snprintf(script, sizeof script, "trap '' TERM; sleep 1000 & echo \"$$ $!\" >>%s; echo ready $RANK; while :; do sleep 0.05; done", notes);
+    snprintf(script, sizeof script, "trap '' TERM; sleep 1000 & echo \"$$ $!\" >>%s; echo ready $RANK; while :; do sleep 0.05; done",
+             notes);
     loom_spawn_config config = SHELL(2, script);
     config.grace_s = 0.3;
     run *r = start(&config);
@@ -472,6 +517,7 @@ int main(void)
         cmocka_unit_test(all_ranks_start_anew_after_a_failure),
         cmocka_unit_test(restarts_come_to_an_end),
         cmocka_unit_test(signals_are_passed_on_as_they_are),
+        cmocka_unit_test(who_was_started_under_nohup_outlives_the_terminal),
         cmocka_unit_test(user_signals_are_passed_on_and_end_nothing),
         cmocka_unit_test(a_second_signal_does_not_wait_for_the_grace_time),
         cmocka_unit_test(nothing_survives_the_kill_of_the_runner),
