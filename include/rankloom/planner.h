@@ -103,7 +103,7 @@ LOOM_API loom_status loom_plan_predict(const loom_plan_request *request, const l
 
 typedef struct loom_plan_rejection {
     char reason[LOOM_PLAN_TEXT]; /* "memory", or the id of a rule (layout.h) */
-    uint64_t count;              /* memory: layouts; a rule: degrees that it rules out */
+    uint64_t count;              /* memory: groups of layouts that the search dropped for it; a rule: degrees that it rules out */
 } loom_plan_rejection;
 
 /* Something to change, and what the best layout would then gain. */

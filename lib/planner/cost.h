@@ -170,6 +170,17 @@ loom_reduction loom_reduction_cost(const loom_job *job, const loom_degrees *degr
                                    double forward, double backward);
 double loom_optimizer_seconds(const loom_job *job, const loom_degrees *degrees, const loom_weights *weights);
 
+/* fmax() and fmin() are calls into libm, for the sake of NaNs that nothing here is. */
+static inline double loom_larger(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+static inline double loom_smaller(double a, double b)
+{
+    return a < b ? a : b;
+}
+
 /* --- memory of a rank (memory.c)
  * ------------------------------------------------------------------------------------------------------------ */
 typedef struct loom_memory {
@@ -198,6 +209,12 @@ loom_memory loom_memory_of(const loom_job *job, const loom_degrees *degrees, con
                            double in_flight);
 double loom_memory_total(const loom_job *job, const loom_degrees *degrees, const loom_memory_table *table, const loom_stage_load *load,
                          double in_flight);
+/* Bytes of a stage with n >= 1 layers of one kind and f micro-batches in flight: whole + n layer + f (n kept + ends). */
+typedef struct loom_memory_line {
+    double whole, layer, kept, ends;
+} loom_memory_line;
+loom_memory_line loom_memory_line_of(const loom_job *job, const loom_degrees *degrees, const loom_memory_table *table, loom_layer_kind kind,
+                                     bool first, bool last);
 loom_memory loom_stage_memory_of(const loom_job *job, const loom_degrees *degrees, const int *chunk_layers, int stage);
 /* Micro-batches in flight at a stage in whole-stage units. */
 double loom_in_flight(const loom_degrees *degrees, int stage, int64_t micro_batches);

@@ -383,8 +383,6 @@ loom_pass_pair loom_layer_cost(const loom_job *job, const loom_degrees *degrees,
     }
     add_launch(job, &pair.forward, kernels);
     add_launch(job, &pair.backward, backward_kernels);
-    loom_weights weights = loom_layer_weights(&job->model, degrees, kind);
-    loom_add_sharding(job, degrees, &weights, &pair);
     return pair;
 }
 
@@ -398,7 +396,6 @@ loom_pass_pair loom_layer_cost_bound(const loom_job *job, const loom_degrees *de
     easy.model.moe.experts = 1;
     easy.soft[LOOM_SOFT_KERNELS_MOE] = job->soft[LOOM_SOFT_KERNELS_MOE];
     g.ep = g.etp = 1;
-    g.zero = 0;
     g.places.ep = g.places.etp = (loom_group){1, 1, 1};
     return loom_layer_cost(&easy, &g, LOOM_LAYER_EXPERTS);
 }
@@ -417,8 +414,6 @@ loom_pass_pair loom_embedding_cost(const loom_job *job, const loom_degrees *degr
         if (degrees->sequence_parallel)
             pair.backward.part[LOOM_TIME_TP] += loom_gather_seconds(&job->machine, group, bytes);
     }
-    loom_weights weights = {loom_embedding_weights(&job->model, degrees), 0};
-    loom_add_sharding(job, degrees, &weights, &pair);
     return pair;
 }
 
@@ -442,7 +437,5 @@ loom_pass_pair loom_head_cost(const loom_job *job, const loom_degrees *degrees)
         pair.forward.part[LOOM_TIME_TP] += 3 * loom_reduce_seconds(&job->machine, group, 4 * s.tokens);
         pair.backward.part[LOOM_TIME_TP] += degrees->sequence_parallel ? 1.5 * gather : loom_reduce_seconds(&job->machine, group, bytes);
     }
-    loom_weights weights = {loom_head_weights(&job->model, degrees), 0};
-    loom_add_sharding(job, degrees, &weights, &pair);
     return pair;
 }

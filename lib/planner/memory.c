@@ -28,15 +28,15 @@ double loom_in_flight(const loom_degrees *g, int stage, int64_t micro_batches)
     case LOOM_PIPE_GPIPE:
         return m;
     case LOOM_PIPE_INTERLEAVED: /* warm-up forwards of this stage, in chunks, and the one at work */
-        return fmin(m, (2 * (p - stage - 1) + (v - 1) * p + 1) / v);
+        return loom_smaller(m, (2 * (p - stage - 1) + (v - 1) * p + 1) / v);
     case LOOM_PIPE_ZB_H2:
-        return fmin(m, 2 * (p - stage));
+        return loom_smaller(m, 2 * (p - stage));
     case LOOM_PIPE_ZB_V:
-        return fmin(m, p);
+        return loom_smaller(m, p);
     case LOOM_PIPE_DUAL:
-        return fmin(m, p + 1);
+        return loom_smaller(m, p + 1);
     default:
-        return fmin(m, p - stage);
+        return loom_smaller(m, p - stage);
     }
 }
 
@@ -132,7 +132,7 @@ static double transient_bytes(const measure *m, loom_layer_kind kind)
     double gradients = loom_soft(m->job, LOOM_SOFT_TRANSIENT) * (2 * gates(m) * width + 4 * m->outer * m->model->hidden);
     double again = m->degrees->recompute == LOOM_RECOMPUTE_NONE ? 0 : layer_bytes(m, kind, 0) - kept_bytes(m, kind);
 
-    return gradients + fmax(0, again);
+    return gradients + loom_larger(0, again);
 }
 
 /* --- state ---------------------------------------------------------------------------------------------------------------------- */
@@ -148,7 +148,7 @@ static shares shares_of(const loom_degrees *g)
 
     if (g->shard_group > 0 && g->shard_group < all)
         all = g->shard_group;
-    return (shares){all, fmax(1, expert)};
+    return (shares){all, loom_larger(1, expert)};
 }
 
 static double spread(const loom_weights *w, double bytes, bool sharded, shares s)
@@ -193,8 +193,8 @@ static void add_loss(loom_memory *memory, const loom_job *job, const loom_memory
 {
     double bytes = loom_soft(job, LOOM_SOFT_LOGIT_BYTES);
 
-    memory->part[LOOM_MEMORY_LOGITS] = fmin(bytes, 4) * t->logits;
-    memory->part[LOOM_MEMORY_LOSS] = fmax(0, bytes - 4) * t->logits;
+    memory->part[LOOM_MEMORY_LOGITS] = loom_smaller(bytes, 4) * t->logits;
+    memory->part[LOOM_MEMORY_LOSS] = loom_larger(0, bytes - 4) * t->logits;
     memory->part[LOOM_MEMORY_ACTIVATIONS] += t->norm_kept;
 }
 
@@ -220,7 +220,7 @@ static void total_up(loom_memory *memory, const loom_job *job)
     double loss = memory->part[LOOM_MEMORY_LOGITS] + memory->part[LOOM_MEMORY_LOSS];
     double *transient = &memory->part[LOOM_MEMORY_TRANSIENT];
 
-    *transient = fmax(0, *transient - loss);
+    *transient = loom_larger(0, *transient - loss);
     for (int i = 0; i < LOOM_MEMORY_SLACK; i++)
         memory->allocated += memory->part[i];
     memory->part[LOOM_MEMORY_SLACK] = loom_soft(job, LOOM_SOFT_FRAGMENTS) * memory->allocated + loom_soft(job, LOOM_SOFT_CONTEXT_BYTES);
@@ -241,9 +241,9 @@ loom_memory loom_memory_of(const loom_job *job, const loom_degrees *g, const loo
         kept += n * t->kept[kind];
         weights.dense += n * t->weights[kind].dense;
         weights.experts += n * t->weights[kind].experts;
-        widest = fmax(widest, t->weights[kind].dense + t->weights[kind].experts);
-        dense = fmax(dense, t->weights[kind].dense);
-        memory.part[LOOM_MEMORY_TRANSIENT] = fmax(memory.part[LOOM_MEMORY_TRANSIENT], t->transient[kind]);
+        widest = loom_larger(widest, t->weights[kind].dense + t->weights[kind].experts);
+        dense = loom_larger(dense, t->weights[kind].dense);
+        memory.part[LOOM_MEMORY_TRANSIENT] = loom_larger(memory.part[LOOM_MEMORY_TRANSIENT], t->transient[kind]);
         memory.layers += n;
     }
     if (load->first)
@@ -257,6 +257,24 @@ loom_memory loom_memory_of(const loom_job *job, const loom_degrees *g, const loo
     add_buffers(&memory, job, g, widest, dense, load->last ? t->head : 0);
     total_up(&memory, job);
     return memory;
+}
+
+/* The loss and the widest layer, which total_up() weighs against each other, do not depend on the number of layers. */
+loom_memory_line loom_memory_line_of(const loom_job *job, const loom_degrees *g, const loom_memory_table *t, loom_layer_kind kind,
+                                     bool first, bool last)
+{
+    double with_slack = 1 + loom_soft(job, LOOM_SOFT_FRAGMENTS);
+    loom_stage_load load = {{0}, first, last};
+    loom_memory state = {0};
+    loom_memory_line line;
+
+    load.layers[kind] = 1;
+    add_state(&state, job, g, &t->weights[kind]);
+    line.layer = with_slack * (state.part[LOOM_MEMORY_WEIGHTS] + state.part[LOOM_MEMORY_GRADIENTS] + state.part[LOOM_MEMORY_OPTIMIZER]);
+    line.whole = loom_memory_of(job, g, t, &load, 0).total - line.layer;
+    line.kept = with_slack * t->kept[kind];
+    line.ends = first ? with_slack * t->embedding_kept : 0;
+    return line;
 }
 
 double loom_memory_total(const loom_job *job, const loom_degrees *g, const loom_memory_table *t, const loom_stage_load *load,

@@ -25,17 +25,21 @@ typedef struct walk {
     int n_classes, capacity;
     loom_found *scratch;
     double layers_of[LOOM_LAYER_KINDS];
-    struct expert_table *tables; /* of the class at work */
+    loom_group *close;         /* [ranks] of groups of so many ranks, once asked for */
+    struct pass_table *tables; /* of the class at work */
     int n_tables;
+    loom_layer_table spare;
 } walk;
 
-/* Passes through layers of a class under some split of the experts, every group close together: the same for all pp and dp. */
-typedef struct expert_table {
+/* Passes through layers of a class under some split of the experts: the same for all pp and dp. First with every group close together, then
+ * as rank orders place them. */
+typedef struct pass_table {
     int ep, etp;
     loom_places places;
     loom_layer_table layers;
-} expert_table;
-enum { MOST_TABLES = 256 };
+    struct pass_table *next; /* the same split, placed otherwise */
+} pass_table;
+enum { MOST_TABLES = 1024 };
 
 /* --- the incumbents ---------------------------------------------------------------------------------------------------------- */
 
@@ -77,7 +81,7 @@ static double fullest_stage(const loom_job *job, const loom_degrees *g, const in
     double most = 0;
 
     for (int stage = 0; stage < g->pp; stage++)
-        most = fmax(most, loom_stage_memory_of(job, g, chunk_layers, stage).total);
+        most = loom_larger(most, loom_stage_memory_of(job, g, chunk_layers, stage).total);
     return most;
 }
 
@@ -122,7 +126,7 @@ static bool cheaper(const loom_machine *m, loom_group a, loom_group b)
 
 /* A group as no rank order can place it cheaper: close together, or spread where the links of a host are slower than its network; where
  * neither is cheaper in everything, nothing at all. */
-static loom_group close(const loom_machine *machine, int n)
+static loom_group find_close(const loom_machine *machine, int n)
 {
     int in = n < machine->domain ? n : machine->domain;
     loom_group near = {n, in, (n + in - 1) / in}, spread = {n, 1, n};
@@ -132,13 +136,20 @@ static loom_group close(const loom_machine *machine, int n)
     return cheaper(machine, spread, near) ? spread : (loom_group){1, 1, 1};
 }
 
-/* Every group as near together as any rank order can put it. */
-static void place_close(loom_degrees *g, const loom_machine *machine)
+static loom_group close(walk *w, int n)
 {
-    g->places.tp = close(machine, g->tp);
-    g->places.cp = close(machine, g->cp);
-    g->places.ep = close(machine, g->ep);
-    g->places.etp = close(machine, g->etp);
+    if (w->close[n].n == 0)
+        w->close[n] = find_close(&w->job->machine, n);
+    return w->close[n];
+}
+
+/* Every group as near together as any rank order can put it. */
+static void place_close(walk *w, loom_degrees *g)
+{
+    g->places.tp = close(w, g->tp);
+    g->places.cp = close(w, g->cp);
+    g->places.ep = close(w, g->ep);
+    g->places.etp = close(w, g->etp);
 }
 
 /* Seconds of all layers and both ends, one micro-batch. */
@@ -158,52 +169,37 @@ static double step_bound(const walk *w, double model_seconds, const loom_degrees
     return m * model_seconds / g->pp * w->overhead;
 }
 
-/* Bytes of a stage with n layers and f micro-batches in flight, at least: whole + n layer + f (n kept + ends). Exact but for layers of
- * two kinds, where the lighter one counts. */
-typedef struct stage_line {
-    double whole, layer, kept, ends;
-} stage_line;
-
-/* One line for the first, the middle and the last stage (or, of one stage, for all of it). */
+/* At least what the first, the middle and the last stage hold (or, of one stage, all of it). Exact but for layers of two kinds, where the
+ * lighter one counts. */
 typedef struct stage_lines {
-    stage_line first, middle, last;
+    loom_memory_line first, middle, last;
 } stage_lines;
 
-static double least_bytes(const walk *w, const loom_degrees *g, const loom_memory_table *table, bool first, bool last, int layers,
-                          double in_flight)
+static loom_memory_line line_of(const walk *w, const loom_degrees *g, const loom_memory_table *table, bool first, bool last)
 {
-    double least = INFINITY;
+    loom_memory_line least = {INFINITY, INFINITY, INFINITY, INFINITY};
 
     for (int kind = 0; kind < LOOM_LAYER_KINDS; kind++) {
-        loom_stage_load load = {{0}, first, last};
-        load.layers[kind] = layers;
-        if (w->layers_of[kind] > 0)
-            least = fmin(least, loom_memory_total(w->job, g, table, &load, in_flight));
+        if (w->layers_of[kind] == 0)
+            continue;
+        loom_memory_line line = loom_memory_line_of(w->job, g, table, kind, first, last);
+        least.whole = loom_smaller(least.whole, line.whole);
+        least.layer = loom_smaller(least.layer, line.layer);
+        least.kept = loom_smaller(least.kept, line.kept);
+        least.ends = loom_smaller(least.ends, line.ends);
     }
     return least;
 }
 
-static stage_line line_of(const walk *w, const loom_degrees *g, const loom_memory_table *table, bool first, bool last)
+static double bytes_on(const loom_memory_line *line, double layers, double in_flight)
 {
-    double one = least_bytes(w, g, table, first, last, 1, 0), two = least_bytes(w, g, table, first, last, 2, 0);
-    double one_flies = least_bytes(w, g, table, first, last, 1, 1), two_fly = least_bytes(w, g, table, first, last, 2, 1);
-    stage_line line;
-
-    line.layer = two - one;
-    line.whole = one - line.layer;
-    line.kept = two_fly - two - (one_flies - one);
-    line.ends = one_flies - one - line.kept;
-    return line;
+    return line->whole + layers * line->layer + in_flight * (layers * line->kept + line->ends);
 }
 
-static stage_lines lines_of(const walk *w, const loom_degrees *g, const loom_memory_table *table)
+static double most_layers(const loom_memory_line *line, double in_flight, double limit)
 {
-    return (stage_lines){line_of(w, g, table, true, g->pp == 1), line_of(w, g, table, false, false), line_of(w, g, table, false, true)};
-}
-
-static double most_layers(const stage_line *line, double in_flight, double limit)
-{
-    return fmax(0, floor((limit - line->whole - in_flight * line->ends) / (line->layer + in_flight * line->kept) + 1e-9));
+    double room = limit - line->whole - in_flight * line->ends;
+    return loom_larger(0, floor(room / (line->layer + in_flight * line->kept) + 1e-9));
 }
 
 /* Whether all layers find room, `most` at the most on any stage. */
@@ -214,8 +210,8 @@ static bool room_for_all(const walk *w, const loom_degrees *g, const stage_lines
     int last = loom_degrees_stage_of_chunk(g, g->pp * g->vpp - 1);
 
     for (int stage = 0; stage < g->pp && room < layers; stage++) {
-        const stage_line *line = stage == 0 ? &lines->first : stage == last ? &lines->last : &lines->middle;
-        room += fmin(most, most_layers(line, loom_in_flight(g, stage, m), w->search->limit));
+        const loom_memory_line *line = stage == 0 ? &lines->first : stage == last ? &lines->last : &lines->middle;
+        room += loom_smaller(most, most_layers(line, loom_in_flight(g, stage, m), w->search->limit));
     }
     return room >= layers;
 }
@@ -223,11 +219,15 @@ static bool room_for_all(const walk *w, const loom_degrees *g, const stage_lines
 /* Some stage holds the mean number of layers or more; with one micro-batch in flight and any ZeRO stage it needs at least this much. */
 static bool too_large_anyhow(const walk *w, loom_degrees *g, const loom_memory_table *table)
 {
-    int layers = (int)((w->job->model.layers + g->pp - 1) / g->pp), zero = g->zero;
+    double layers = (double)((w->job->model.layers + g->pp - 1) / g->pp);
+    int zero = g->zero;
     bool too_large = true;
 
-    for (g->zero = g->dp * g->cp > 1 ? 3 : 0; too_large && g->zero >= 0; g->zero--) /* gathered layers can cost more than sharding saves */
-        too_large = least_bytes(w, g, table, g->pp == 1, g->pp == 1, layers, 1) > w->search->limit;
+    for (g->zero = g->dp * g->cp > 1 ? 3 : 0; too_large && g->zero >= 0;
+         g->zero--) { /* gathered layers can cost more than sharding saves */
+        loom_memory_line line = line_of(w, g, table, g->pp == 1, g->pp == 1);
+        too_large = bytes_on(&line, layers, 1) > w->search->limit;
+    }
     g->zero = zero;
     return too_large;
 }
@@ -256,7 +256,7 @@ static double lightest_layer(const walk *w, const loom_layer_table *layers)
 
     for (int kind = 0; kind < LOOM_LAYER_KINDS; kind++)
         if (w->layers_of[kind] > 0)
-            least = fmin(least, layers->forward[kind] + layers->backward[kind]);
+            least = loom_smaller(least, layers->forward[kind] + layers->backward[kind]);
     return least;
 }
 
@@ -267,12 +267,30 @@ typedef struct roomy {
     loom_schedules schedules;
 } roomy;
 
+/* Whether all layers find room if every stage were as roomy as one in the middle, under the schedule with the fewest micro-batches in
+ * flight on every stage, which is 1F1B. */
+static bool room_under_any(const walk *w, const loom_degrees *g, const loom_memory_line *middle)
+{
+    const stage_lines lines = {*middle, *middle, *middle};
+    loom_degrees plain = *g;
+
+    plain.pipeline = LOOM_PIPE_1F1B;
+    plain.vpp = 1;
+    return room_for_all(w, &plain, &lines, INFINITY);
+}
+
 static void find_roomy(walk *w, loom_degrees *g, roomy *r)
 {
     loom_schedules all;
 
-    r->lines = lines_of(w, g, &r->memory);
     r->schedules.count = 0;
+    r->lines.middle = line_of(w, g, &r->memory, false, false);
+    if (!room_under_any(w, g, &r->lines.middle)) {
+        w->search->too_large++;
+        return;
+    }
+    r->lines.first = line_of(w, g, &r->memory, true, g->pp == 1);
+    r->lines.last = line_of(w, g, &r->memory, false, true);
     loom_space_schedules(&w->search->space, g->pp, w->job->global_batch / ((int64_t)g->micro_batch * g->dp), &all);
     for (int i = 0; i < all.count; i++) {
         g->pipeline = all.pipeline[i];
@@ -340,73 +358,126 @@ static bool same_layers(const loom_places *a, const loom_places *b, int zero)
                                  memcmp(&a->expert_gradient, &b->expert_gradient, sizeof a->expert_gradient) == 0));
 }
 
-/* One ZeRO stage under all rank orders. An order is left out when an earlier one gives the layers the same places and makes nothing after
- * them dearer. */
-static void visit_orders(walk *w, loom_degrees *g, const expert_table *close_by, const roomy *r)
-{
+/* Rank orders, the places that each gives and what those cost: the same for all ZeRO stages. */
+typedef struct placings {
     loom_orders orders;
-    loom_layer_table own;
-    loom_places seen[24], of_own = {0};
-    tail_price price[24];
+    loom_places places[LOOM_MOST_ORDERS];
+    tail_price price[LOOM_MOST_ORDERS];
+} placings;
 
-    loom_space_orders(g->tp, g->cp, g->dp, g->pp, &orders);
-    for (int i = 0; i < orders.count; i++) {
-        bool dominated = false;
-        memcpy(g->order, orders.at[i], sizeof g->order);
+static void find_placings(const walk *w, loom_degrees *g, placings *p)
+{
+    loom_space_orders(g->tp, g->cp, g->dp, g->pp, &p->orders);
+    for (int i = 0; i < p->orders.count; i++) {
+        memcpy(g->order, p->orders.at[i], sizeof g->order);
         loom_degrees_place(g, &w->job->machine);
-        seen[i] = g->places;
-        price[i] = price_of(w, g);
-        for (int j = 0; j < i && !dominated; j++)
-            dominated = same_layers(&seen[i], &seen[j], g->zero) && no_cheaper(&price[i], &price[j]);
-        if (dominated)
+        p->places[i] = g->places;
+        p->price[i] = price_of(w, g);
+    }
+}
+
+/* Whether an earlier order gives the layers the same places and makes nothing after them dearer. */
+static bool dominated(const placings *p, int order, int zero)
+{
+    for (int j = 0; j < order; j++)
+        if (same_layers(&p->places[order], &p->places[j], zero) && no_cheaper(&p->price[order], &p->price[j]))
+            return true;
+    return false;
+}
+
+/* Passes through layers with groups where `g` has them; nothing of ZeRO in them. */
+static const loom_layer_table *passes_of(walk *w, const loom_degrees *g, pass_table *close_by)
+{
+    pass_table *t = close_by;
+
+    while (!same_layers(&g->places, &t->places, 0) && t->next)
+        t = t->next;
+    if (same_layers(&g->places, &t->places, 0))
+        return &t->layers;
+    if (w->n_tables == MOST_TABLES) { /* they are only kept for speed */
+        loom_layer_table_passes(w->job, g, &w->spare);
+        return &w->spare;
+    }
+    t->next = &w->tables[w->n_tables++];
+    *t->next = (pass_table){g->ep, g->etp, g->places, {.head_weight = 0}, NULL};
+    loom_layer_table_passes(w->job, g, &t->next->layers);
+    return &t->next->layers;
+}
+
+static void visit_orders(walk *w, loom_degrees *g, pass_table *close_by, const placings *p, const roomy *r)
+{
+    loom_layer_table sharded;
+
+    for (int i = 0; i < p->orders.count; i++) {
+        if (dominated(p, i, g->zero))
             continue;
-        const loom_layer_table *layers = &close_by->layers;
-        if (g->zero >= 2 || !same_layers(&seen[i], &close_by->places, 0)) {
-            if (!same_layers(&seen[i], &of_own, g->zero))
-                loom_layer_table_make(w->job, g, &own);
-            of_own = seen[i];
-            layers = &own;
+        memcpy(g->order, p->orders.at[i], sizeof g->order);
+        g->places = p->places[i];
+        const loom_layer_table *layers = passes_of(w, g, close_by);
+        if (step_bound(w, whole_model(w, layers), g) >= bound_of(w))
+            continue;
+        if (g->zero >= 2) {
+            loom_layer_table_shard(w->job, g, &r->memory, layers, &sharded);
+            layers = &sharded;
         }
         if (step_bound(w, whole_model(w, layers), g) < bound_of(w))
             visit_schedules(w, g, layers, r);
     }
 }
 
-static void visit_zero(walk *w, loom_degrees *g, const expert_table *close_by)
+static void visit_zero(walk *w, loom_degrees *g, pass_table *close_by)
 {
     loom_choices zero;
+    placings p;
     roomy r = {.memory = loom_memory_table_of(w->job, g)};
 
     if (too_large_anyhow(w, g, &r.memory)) {
         w->search->too_large++;
         return;
     }
+    p.orders.count = 0;
     loom_space_zero(&w->search->space, g->dp * g->cp, &zero);
     for (int i = 0; i < zero.count; i++) {
         g->zero = zero.at[i];
         find_roomy(w, g, &r);
-        if (r.schedules.count > 0)
-            visit_orders(w, g, close_by, &r);
+        if (r.schedules.count == 0)
+            continue;
+        if (p.orders.count == 0)
+            find_placings(w, g, &p);
+        visit_orders(w, g, close_by, &p, &r);
     }
     g->zero = 0;
 }
 
-static const expert_table *table_of(walk *w, const loom_degrees *degrees)
+/* The head of the list of tables of this split of the experts. */
+static pass_table *table_of(walk *w, const loom_degrees *degrees)
 {
-    for (int i = 0; i < w->n_tables; i++)
-        if (w->tables[i].ep == degrees->ep && w->tables[i].etp == degrees->etp)
-            return &w->tables[i];
-    if (w->n_tables == MOST_TABLES)
-        w->n_tables = 0; /* start over rather than fail: they are only kept for speed */
-    expert_table *t = &w->tables[w->n_tables++];
     loom_degrees g = *degrees;
 
-    t->ep = g.ep;
-    t->etp = g.etp;
-    place_close(&g, &w->job->machine);
-    t->places = g.places;
-    loom_layer_table_make(w->job, &g, &t->layers);
+    for (int i = 0; i < w->n_tables; i++)
+        if (w->tables[i].ep == g.ep && w->tables[i].etp == g.etp)
+            return &w->tables[i];
+    if (w->n_tables == MOST_TABLES)
+        w->n_tables = 0; /* start over rather than fail */
+    pass_table *t = &w->tables[w->n_tables++];
+    place_close(w, &g);
+    *t = (pass_table){g.ep, g.etp, g.places, {.head_weight = 0}, NULL};
+    if (t == w->tables)
+        loom_layer_table_passes(w->job, &g, &t->layers);
+    else
+        loom_layer_table_change_experts(w->job, &g, &w->tables[0].layers, &t->layers);
     return t;
+}
+
+/* No stage holds less than with the most expert ranks: activations are the same, and weights of experts fewer. */
+static bool too_large_spread_thin(walk *w, loom_degrees *g, int most_ep)
+{
+    g->ep = most_ep;
+    loom_memory_table table = loom_memory_table_of(w->job, g);
+    if (!too_large_anyhow(w, g, &table))
+        return false;
+    w->search->too_large++;
+    return true;
 }
 
 static void visit_experts(walk *w, loom_degrees *g)
@@ -417,10 +488,12 @@ static void visit_experts(walk *w, loom_degrees *g)
     loom_space_etp(&w->search->space, g->tp, stage_ranks, &etp);
     for (int i = 0; i < etp.count; i++) {
         loom_space_ep(&w->search->space, etp.at[i], stage_ranks, &ep);
+        g->etp = etp.at[i];
+        if (ep.count > 1 && too_large_spread_thin(w, g, ep.at[ep.count - 1]))
+            continue;
         for (int j = 0; j < ep.count; j++) {
-            g->etp = etp.at[i];
             g->ep = ep.at[j];
-            const expert_table *close_by = table_of(w, g);
+            pass_table *close_by = table_of(w, g);
             if (step_bound(w, whole_model(w, &close_by->layers), g) < bound_of(w))
                 visit_zero(w, g, close_by);
         }
@@ -499,11 +572,10 @@ static void seed(walk *w)
     }
 }
 
-/* --- the table of classes
- * ----------------------------------------------------------------------------------------------------------------- */
+/* --- the table of classes ----------------------------------------------------------------------------------------------------- */
 
 /* Work of the class with experts spread as thin as they go and no exchange between them: less than any choice of ep and etp. */
-static double class_bound(const walk *w, const layer_class *c)
+static double class_bound(walk *w, const layer_class *c)
 {
     loom_degrees g = {.tp = c->tp,
                       .cp = c->cp,
@@ -518,7 +590,7 @@ static double class_bound(const walk *w, const layer_class *c)
                       .cp_kind = c->cp_kind};
     loom_layer_table layers;
 
-    place_close(&g, &w->job->machine);
+    place_close(w, &g);
     loom_layer_table_make_bound(w->job, &g, &layers);
     return whole_model(w, &layers) / c->micro_batch;
 }
@@ -608,8 +680,10 @@ loom_status loom_search_run(loom_search *s)
     w.overhead = (1 + loom_soft(w.job, LOOM_SOFT_JITTER) * log2(world)) * loom_calibration_least(&w.job->calibration);
     w.scratch = malloc(sizeof *w.scratch);
     w.tables = malloc(MOST_TABLES * sizeof *w.tables);
-    if (!w.scratch || !w.tables || !make_classes(&w)) {
+    w.close = calloc((size_t)world + 1, sizeof *w.close);
+    if (!w.scratch || !w.tables || !w.close || !make_classes(&w)) {
         free(w.classes);
+        free(w.close);
         free(w.tables);
         free(w.scratch);
         return loom_fail(LOOM_E_MEMORY, "no memory to search layouts of %d ranks", world);
@@ -623,8 +697,10 @@ loom_status loom_search_run(loom_search *s)
     }
     for (int i = 0; i < s->n_found; i++)
         s->found[i].fullest = fullest_stage(w.job, &s->found[i].degrees, s->found[i].chunk_layers);
-    s->peak_bytes = (size_t)w.capacity * sizeof *w.classes + MOST_TABLES * sizeof *w.tables + sizeof *w.scratch;
+    s->peak_bytes =
+        (size_t)w.capacity * sizeof *w.classes + ((size_t)world + 1) * sizeof *w.close + MOST_TABLES * sizeof *w.tables + sizeof *w.scratch;
     free(w.classes);
+    free(w.close);
     free(w.tables);
     free(w.scratch);
     return LOOM_OK;

@@ -37,8 +37,9 @@ typedef struct loom_schedules {
 void loom_space_schedules(const loom_space *space, int pp, int64_t micro_batches, loom_schedules *schedules);
 
 /* Rank orders that differ in what they place where: permutations of the axes above 1, the others behind. */
+enum { LOOM_MOST_ORDERS = 24 };
 typedef struct loom_orders {
-    loom_axis at[24][4];
+    loom_axis at[LOOM_MOST_ORDERS][4];
     int count;
 } loom_orders;
 void loom_space_orders(int tp, int cp, int dp, int pp, loom_orders *orders);

@@ -5,34 +5,73 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void fill_table(const loom_job *job, const loom_degrees *g, bool cheapest_experts, loom_layer_table *t)
+static void add_up(loom_layer_table *t)
 {
-    memset(t, 0, sizeof *t);
     for (int kind = 0; kind < LOOM_LAYER_KINDS; kind++) {
-        if (kind == LOOM_LAYER_EXPERTS && job->model.moe.experts == 0)
-            continue;
-        t->layer[kind] = cheapest_experts && kind == LOOM_LAYER_EXPERTS ? loom_layer_cost_bound(job, g) : loom_layer_cost(job, g, kind);
         t->forward[kind] = loom_pass_seconds(&t->layer[kind].forward);
         t->backward[kind] = loom_pass_seconds(&t->layer[kind].backward);
         t->weight[kind] = t->layer[kind].backward.weight;
     }
-    t->embedding = loom_embedding_cost(job, g);
     t->embedding_forward = loom_pass_seconds(&t->embedding.forward);
     t->embedding_backward = loom_pass_seconds(&t->embedding.backward);
-    t->head = loom_head_cost(job, g);
     t->head_forward = loom_pass_seconds(&t->head.forward);
     t->head_backward = loom_pass_seconds(&t->head.backward);
     t->head_weight = t->head.backward.weight;
 }
 
-void loom_layer_table_make(const loom_job *job, const loom_degrees *g, loom_layer_table *t)
+/* All but layers with experts. */
+static void set_dense(const loom_job *job, const loom_degrees *g, loom_layer_table *t)
 {
-    fill_table(job, g, false, t);
+    memset(t, 0, sizeof *t);
+    t->layer[LOOM_LAYER_DENSE] = loom_layer_cost(job, g, LOOM_LAYER_DENSE);
+    t->embedding = loom_embedding_cost(job, g);
+    t->head = loom_head_cost(job, g);
+}
+
+void loom_layer_table_passes(const loom_job *job, const loom_degrees *g, loom_layer_table *t)
+{
+    set_dense(job, g, t);
+    loom_layer_table_change_experts(job, g, t, t);
+}
+
+void loom_layer_table_change_experts(const loom_job *job, const loom_degrees *g, const loom_layer_table *like, loom_layer_table *t)
+{
+    if (t != like)
+        *t = *like;
+    if (job->model.moe.experts > 0)
+        t->layer[LOOM_LAYER_EXPERTS] = loom_layer_cost(job, g, LOOM_LAYER_EXPERTS);
+    add_up(t);
 }
 
 void loom_layer_table_make_bound(const loom_job *job, const loom_degrees *g, loom_layer_table *t)
 {
-    fill_table(job, g, true, t);
+    set_dense(job, g, t);
+    if (job->model.moe.experts > 0)
+        t->layer[LOOM_LAYER_EXPERTS] = loom_layer_cost_bound(job, g);
+    add_up(t);
+}
+
+void loom_layer_table_shard(const loom_job *job, const loom_degrees *g, const loom_memory_table *memory, const loom_layer_table *passes,
+                            loom_layer_table *t)
+{
+    const loom_weights embedding = {memory->embedding, 0}, head = {memory->head, 0};
+
+    *t = *passes;
+    for (int kind = 0; kind < LOOM_LAYER_KINDS; kind++)
+        if (kind == LOOM_LAYER_DENSE || job->model.moe.experts > 0)
+            loom_add_sharding(job, g, &memory->weights[kind], &t->layer[kind]);
+    loom_add_sharding(job, g, &embedding, &t->embedding);
+    loom_add_sharding(job, g, &head, &t->head);
+    add_up(t);
+}
+
+void loom_layer_table_make(const loom_job *job, const loom_degrees *g, loom_layer_table *t)
+{
+    loom_layer_table passes;
+
+    loom_layer_table_passes(job, g, &passes);
+    loom_memory_table memory = loom_memory_table_of(job, g);
+    loom_layer_table_shard(job, g, &memory, &passes, t);
 }
 
 enum { MOST_LAYERS = 1024 };
@@ -47,6 +86,7 @@ typedef struct splitter {
     int experts_before[MOST_LAYERS + 1];                        /* among the first so many layers */
     double forward[MOST_LAYERS + 1], backward[MOST_LAYERS + 1]; /* sums over the first so many layers */
     double in_flight[LOOM_MAX_STAGES];
+    loom_memory_line middle[LOOM_LAYER_KINDS];     /* of stages that are neither first nor last */
     short most[LOOM_LAYER_KINDS][LOOM_MAX_STAGES]; /* layers of one kind that fit; -2: not worked out yet */
     double micro_batches;
     double worst; /* a term from which on nobody is interested */
@@ -59,6 +99,8 @@ static void prepare_memory(splitter *s)
     for (int i = 0; i < s->n_layers; i++)
         s->experts_before[i + 1] = s->experts_before[i] + (loom_layer_kind_of(&s->job->model, i) == LOOM_LAYER_EXPERTS);
     s->micro_batches = (double)(s->job->global_batch / ((int64_t)s->g->micro_batch * s->g->dp));
+    for (int kind = 0; kind < LOOM_LAYER_KINDS; kind++)
+        s->middle[kind] = loom_memory_line_of(s->job, s->g, s->memory, kind, false, false);
     for (int i = 0; i < s->stages; i++) {
         s->in_flight[i] = loom_in_flight(s->g, i, (int64_t)s->micro_batches);
         s->most[LOOM_LAYER_DENSE][i] = s->most[LOOM_LAYER_EXPERTS][i] = -2;
@@ -86,21 +128,17 @@ static bool load_fits(const splitter *s, int stage, const loom_stage_load *load)
     return loom_memory_total(s->job, s->g, s->memory, load, s->in_flight[stage]) <= s->limit;
 }
 
-/* Most layers of one kind that fit on a stage: memory grows with each. -1: not even none. */
+/* Most layers of one kind that fit on a stage: memory grows evenly with each. -1: not even none. */
 static int most_that_fit(const splitter *s, int stage, loom_layer_kind kind)
 {
-    int low = -1, high = s->n_layers + 1; /* low fits (or is -1), high does not (or is more than there are) */
-    loom_stage_load load = {{0}, stage == 0, stage == s->stages - 1};
+    bool first = stage == 0, last = stage == s->stages - 1;
+    loom_memory_line line = first || last ? loom_memory_line_of(s->job, s->g, s->memory, kind, first, last) : s->middle[kind];
+    double room = s->limit - line.whole - s->in_flight[stage] * line.ends, each = line.layer + s->in_flight[stage] * line.kept;
 
-    while (high - low > 1) {
-        int middle = low < 0 && high > 2 ? 0 : (low + high) / 2;
-        load.layers[kind] = middle;
-        if (load_fits(s, stage, &load))
-            low = middle;
-        else
-            high = middle;
-    }
-    return low;
+    if (room >= each)
+        return room < each * (s->n_layers + 1) ? (int)(room / each) : s->n_layers;
+    loom_stage_load none = {{0}, first, last};
+    return load_fits(s, stage, &none) ? 0 : -1;
 }
 
 static bool fits(splitter *s, int stage, int first, int n)
@@ -136,9 +174,9 @@ static double stage_term(const splitter *s, int stage, int first, int n)
         return f + b;
     double all = s->forward[s->n_layers] + s->backward[s->n_layers] + s->layers->embedding_forward + s->layers->embedding_backward +
                  s->layers->head_forward + s->layers->head_backward;
-    double ahead = before(s, stage, first), after = fmax(0, all - ahead - f - b);
-    double k = fmin(s->stages - stage - 1, s->micro_batches - 1);
-    double drain = fmin(after, fmax(0, after - k * f) + fmax(0, after - k * b));
+    double ahead = before(s, stage, first), after = loom_larger(0, all - ahead - f - b);
+    double k = loom_smaller(s->stages - stage - 1, s->micro_batches - 1);
+    double drain = loom_smaller(after, loom_larger(0, after - k * f) + loom_larger(0, after - k * b));
     return ahead + s->micro_batches * (f + b) + drain;
 }
 
@@ -159,7 +197,7 @@ static unsigned short choose(splitter *s, int stage, int u, int low, int high, c
     for (int n = low > u ? low - u : 0; u + n <= high; n++) {
         if (busy_bound(s, stage, u, n) >= *best)
             break; /* more layers only make it worse */
-        double value = fmax(stage_term(s, stage, u, n), next[u + n]);
+        double value = loom_larger(stage_term(s, stage, u, n), next[u + n]);
         if (value >= *best)
             continue;
         if (!fits(s, stage, u, n))
@@ -191,7 +229,7 @@ static int most_of_stage(splitter *s, int stage)
     for (int kind = 0; kind < LOOM_LAYER_KINDS; kind++) {
         if (kind == LOOM_LAYER_EXPERTS ? s->experts_before[s->n_layers] == 0 : s->experts_before[s->n_layers] == s->n_layers)
             continue; /* the model has no such layers */
-        lightest = fmin(lightest, s->layers->forward[kind] + s->layers->backward[kind]);
+        lightest = loom_smaller(lightest, s->layers->forward[kind] + s->layers->backward[kind]);
         if (s->most[kind][stage] < -1)
             s->most[kind][stage] = (short)most_that_fit(s, stage, kind);
         in_memory = s->most[kind][stage] > in_memory ? s->most[kind][stage] : in_memory;
@@ -315,7 +353,7 @@ static bool split_chunks(const splitter *s, int *chunk_layers)
         (ends + s->forward[s->n_layers] + s->backward[s->n_layers] + s->layers->head_forward + s->layers->head_backward) / chunks;
     for (int chunk = 0, first = 0; chunk < chunks; chunk++) { /* the even split is one */
         int n = s->n_layers / chunks + (chunk < s->n_layers % chunks);
-        high = fmax(high, chunk_seconds(s, chunk, first, n));
+        high = loom_larger(high, chunk_seconds(s, chunk, first, n));
         first += n;
     }
     low = share;

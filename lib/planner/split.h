@@ -12,7 +12,13 @@ typedef struct loom_layer_table {
     double embedding_forward, embedding_backward, head_forward, head_backward, head_weight;
 } loom_layer_table;
 void loom_layer_table_make(const loom_job *job, const loom_degrees *degrees, loom_layer_table *table);
-/* The same with experts at their cheapest: no exchange, no small groups. No choice of ep and etp makes a layer faster. */
+/* In steps: passes alone; those of `like` for another ep or etp; with what ZeRO-2 and 3 move beside them. */
+void loom_layer_table_passes(const loom_job *job, const loom_degrees *degrees, loom_layer_table *table);
+void loom_layer_table_change_experts(const loom_job *job, const loom_degrees *degrees, const loom_layer_table *like,
+                                     loom_layer_table *table);
+void loom_layer_table_shard(const loom_job *job, const loom_degrees *degrees, const loom_memory_table *memory,
+                            const loom_layer_table *passes, loom_layer_table *table);
+/* Passes with experts at their cheapest: no exchange, no small groups. No choice of ep and etp makes a layer faster. */
 void loom_layer_table_make_bound(const loom_job *job, const loom_degrees *degrees, loom_layer_table *table);
 
 /* loom_step_predict() with the tables at hand. */
