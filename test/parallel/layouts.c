@@ -1,9 +1,11 @@
-/* Every layout gives the numbers of the independent float64 implementation: logits, every gradient, and the loss and gradient norm of 20 steps.
+/* Every layout gives the numbers of the independent float64 implementation: logits, every gradient, and the loss and gradient norm of 20
+ * steps.
  *
- *   test_parallel_layouts [--all] [--most N] [--seed S]
+ *   test_parallel_layouts [--part K/N] [--most N] [--seed S]
  *
- * Without --all: a seeded sample that holds every pair of features (tp, pp, vpp, dp, cp, cp kind, ep, etp, ZeRO, sequence parallelism, schedule, micro-batch and
- * recompute, split of the layers and starved pipelines) that any legal layout on 1, 2, 3, 4, 6 or 8 ranks has. */
+ * --part takes every N-th of all legal layouts, from the K-th (0 to N - 1); 0/1 is all of them. Without it: a seeded sample that holds
+ * every pair of features (tp, pp, vpp, dp, cp, cp kind, ep, etp, ZeRO, sequence parallelism, schedule, micro-batch and recompute, split of
+ * the layers and starved pipelines) that any legal layout on 1, 2, 3, 4, 6 or 8 ranks has. */
 #include "check.h"
 #include "enumerate.h"
 #include "harness/on_ranks.h"
@@ -14,15 +16,19 @@
 
 static const int worlds[] = {1, 2, 3, 4, 6, 8};
 
+enum { BATCH = 16 /* layouts that one set of ranks goes through */ };
+
 static struct {
-    bool all;
-    int most; /* layouts of a model; 0: no limit */
+    int part, parts; /* parts 0: the sample */
+    int most;        /* layouts of a model; 0: no limit */
     uint64_t seed;
 } settings = {.seed = 1};
 
 /* What the ranks of one check read: set before they are forked. */
 static truth expected;
 static gpt_run *run;
+static const loom_layout *batch;
+static int batch_count;
 
 static void make_run(void)
 {
@@ -116,12 +122,11 @@ static void check_curve(gpt_trainer *t)
     }
 }
 
-static void check_rank(loom_comm *world, loom_stream *stream)
+static void check_layout(loom_comm *world)
 {
     gpt_trainer *t;
     char text[256];
 
-    (void)stream;
     if (loom_comm_rank(world) == 0)
         printf("%s %s\n", run->model.name, loom_layout_describe(&run->layout, text, sizeof text));
     assert_ok(gpt_trainer_open(run, world, &t));
@@ -131,30 +136,62 @@ static void check_rank(loom_comm *world, loom_stream *stream)
     gpt_trainer_close(t);
 }
 
-static void check_layouts(const layout_list *list, int count)
+static void check_batch(loom_comm *world, loom_stream *stream)
 {
-    if (settings.all)
-        count = list->count;
-    if (settings.most > 0 && count > settings.most)
-        count = settings.most;
-    print_message("%s: %d of %d legal layouts\n", expected.model.name, count, list->count);
-    for (int i = 0; i < count; i++) {
-        run->layout = list->at[i];
-        on_ranks(loom_layout_world(&run->layout), check_rank);
+    (void)stream;
+    for (int i = 0; i < batch_count; i++) {
+        run->layout = batch[i];
+        check_layout(world);
     }
+}
+
+static int by_world(const void *a, const void *b)
+{
+    return loom_layout_world(a) - loom_layout_world(b);
+}
+
+/* Ranks are forked once for several layouts of their number: the GEMM library compiles its kernels anew in each process. */
+static void check_layouts(loom_layout *layouts, int count)
+{
+    qsort(layouts, (size_t)count, sizeof *layouts, by_world);
+    for (int done = 0; done < count; done += batch_count) {
+        int world = loom_layout_world(&layouts[done]);
+
+        batch = &layouts[done];
+        for (batch_count = 1; batch_count < BATCH && done + batch_count < count && loom_layout_world(&batch[batch_count]) == world;
+             batch_count++)
+            ;
+        on_ranks_with(&(rank_options){.deadline_s = 40 + 20 * batch_count}, world, check_batch);
+    }
+}
+
+/* Brings the layouts that are asked for to the front of the list; how many they are. */
+static int choose(layout_list *list)
+{
+    int count = 0;
+
+    cover_pairs(list, settings.seed, &count);
+    if (settings.parts > 0) {
+        count = 0;
+        for (int i = settings.part; i < list->count; i += settings.parts)
+            list->at[count++] = list->at[i];
+    }
+    return settings.most > 0 && count > settings.most ? settings.most : count;
 }
 
 static void check_model(const char *name)
 {
     layout_list list = {0};
-    int count;
+    int legal, count;
 
     truth_open(name, &expected);
     make_run();
     for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++)
         enumerate_layouts(&expected.model, worlds[i], TRUTH_BATCH, TRUTH_SEQ, &list);
-    cover_pairs(&list, settings.seed, &count);
-    check_layouts(&list, count);
+    legal = list.count;
+    count = choose(&list);
+    print_message("%s: %d of %d legal layouts\n", expected.model.name, count, legal);
+    check_layouts(list.at, count);
     layout_list_free(&list);
     free(run);
     truth_close(&expected);
@@ -194,13 +231,13 @@ int main(int argc, char **argv)
     };
 
     setvbuf(stdout, NULL, _IOLBF, 0);
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--all") == 0)
-            settings.all = true;
-        else if (strcmp(argv[i], "--most") == 0 && i + 1 < argc)
-            settings.most = atoi(argv[++i]);
-        else if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc)
-            settings.seed = strtoull(argv[++i], NULL, 10);
+    for (int i = 1; i + 1 < argc; i += 2) {
+        if (strcmp(argv[i], "--part") == 0)
+            assert_int_equal(sscanf(argv[i + 1], "%d/%d", &settings.part, &settings.parts), 2);
+        else if (strcmp(argv[i], "--most") == 0)
+            settings.most = atoi(argv[i + 1]);
+        else if (strcmp(argv[i], "--seed") == 0)
+            settings.seed = strtoull(argv[i + 1], NULL, 10);
     }
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
