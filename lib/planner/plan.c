@@ -196,13 +196,14 @@ static const char *words_of(loom_time_part part)
 
 static void compare_runner_up(loom_plan *plan)
 {
+    if (plan->n_best < 2)
+        return;
+
     const loom_prediction *best = &plan->best[0], *second = &plan->best[1];
     double behind = second->step_s - best->step_s;
     char layout[128];
     int part = 0;
 
-    if (plan->n_best < 2)
-        return;
     for (int i = 1; i < LOOM_TIME_PARTS; i++)
         if (second->part_s[i] - best->part_s[i] > second->part_s[part] - best->part_s[part])
             part = i;
