@@ -65,11 +65,25 @@ static void read_model(source *s)
     s->file->has_model = loom_reader_problems(s->reader) == before;
 }
 
+/* `layout: auto` has no layout yet, and a file is judged by itself. */
+static const loom_node *read_named_layout(source *s)
+{
+    const loom_node *node = loom_node_get(s->root, "layout");
+    const char *name;
+
+    loom_read_text(s->reader, s->root, "layout", &name);
+    if (strcmp(name, "auto") == 0)
+        loom_reader_problem(s->reader, node, "layout: auto is planned when the run starts; rankloom plan says what it would be");
+    else
+        loom_reader_problem(s->reader, node, "layout: the run's layout is in %s; name that file", name);
+    return NULL;
+}
+
 /* A run file: what concerns the layout is judged, the rest belongs to the trainer. */
 static const loom_node *read_run(source *s)
 {
     static const char *const others[] = {"data", "output"};
-    static const char *const values[] = {"init", "device"};
+    static const char *const values[] = {"init", "device", "topology"};
     const loom_node *train = loom_read_map(s->reader, s->root, "train");
     loom_layout *l = &s->file->layout;
     const char *text;
@@ -88,7 +102,7 @@ static const loom_node *read_run(source *s)
     loom_read_i64(s->reader, train, "global_batch", 1, INT32_MAX, &l->global_batch);
     loom_read_i64(s->reader, train, "micro_batch", 1, INT32_MAX, &l->micro_batch);
     loom_read_i64(s->reader, train, "seq", 1, INT32_MAX, &l->seq);
-    return loom_read_map(s->reader, s->root, "layout");
+    return loom_node_text(loom_node_get(s->root, "layout")) ? read_named_layout(s) : loom_read_map(s->reader, s->root, "layout");
 }
 
 static void start_from_train_shape(loom_layout *layout, const loom_train_shape *train)
@@ -113,7 +127,8 @@ static loom_status read_file(const loom_config *config, const loom_train_shape *
     if (loom_node_get(layout, "layout") || loom_node_get(layout, "train"))
         layout = read_run(s);
     start_from_train_shape(&s->file->layout, train);
-    loom_layout_read(s->reader, layout, s->file->has_model ? &s->file->model : NULL, world, &s->file->layout);
+    if (loom_reader_problems(s->reader) == 0 || layout)
+        loom_layout_read(s->reader, layout, s->file->has_model ? &s->file->model : NULL, world, &s->file->layout);
     return loom_reader_finish(s->reader);
 }
 

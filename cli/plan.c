@@ -182,29 +182,16 @@ static loom_status plan(const plan_arguments *a, const plan_inputs *in)
 /* A layout as a file or in one line. */
 static loom_status read_layout(const plan_arguments *a, const plan_inputs *in, loom_layout *layout)
 {
-    loom_config *config = NULL;
-    loom_reader *reader = NULL;
     int world = loom_topology_ranks(in->topology);
 
     if (!a->layout)
         return loom_fail(LOOM_E_INVALID, "--layout is needed: a layout file, or \"tp=8,pp=4\"");
     if (strchr(a->layout, '='))
         return loom_plan_layout(&in->request, a->layout, layout);
-    loom_status status = loom_config_load(a->layout, &config);
-    if (status == LOOM_OK)
-        status = loom_reader_open(config, &reader);
-    if (status == LOOM_OK) {
-        const loom_node *root = loom_config_root(config), *inner = loom_node_get(root, "layout");
-        loom_layout_default(&in->model, layout);
-        layout->global_batch = in->request.train.global_batch;
-        layout->seq = in->request.train.seq > 0 ? in->request.train.seq : in->model.seq;
-        if (inner)
-            loom_read_map(reader, root, "layout");
-        loom_layout_read(reader, inner ? inner : root, &in->model, a->max_gpus > 0 && a->max_gpus < world ? a->max_gpus : world, layout);
-        status = loom_reader_finish(reader);
-    }
-    loom_config_free(config);
-    return status;
+    loom_layout_default(&in->model, layout);
+    layout->global_batch = in->request.train.global_batch;
+    layout->seq = in->request.train.seq > 0 ? in->request.train.seq : in->model.seq;
+    return loom_layout_load(a->layout, &in->model, a->max_gpus > 0 && a->max_gpus < world ? a->max_gpus : world, layout);
 }
 
 static loom_status predict(const plan_arguments *a, plan_inputs *in)

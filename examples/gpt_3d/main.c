@@ -1,5 +1,6 @@
 /* gpt_3d RUN.yaml [key=value …]: trains a GPT-2, Llama, Mixtral or DeepSeek-like model over tensor, pipeline, context, expert and data parallel ranks. */
 #include "generate.h"
+#include "plan.h"
 #include "report.h"
 #include "try.h"
 
@@ -156,7 +157,7 @@ static loom_status train(gpt_trainer *t)
     return run->output.sample > 0 ? gpt_generate(t, run->output.sample) : LOOM_OK;
 }
 
-static loom_status train_on(const gpt_run *run, const loom_launch *launch)
+static loom_status train_on(gpt_run *run, const loom_launch *launch)
 {
     loom_store *store = NULL;
     loom_device *device = NULL;
@@ -170,6 +171,8 @@ static loom_status train_on(const gpt_run *run, const loom_launch *launch)
         status = loom_device_open(run->device, &(loom_device_config){.index = launch->local_rank}, &device);
     if (status == LOOM_OK)
         status = loom_comm_open_world(launch, store, device, NULL, &world);
+    if (status == LOOM_OK && run->planned)
+        status = gpt_plan(run, world);
     if (status == LOOM_OK)
         status = gpt_trainer_open(run, world, &trainer);
     if (status == LOOM_OK)
@@ -184,8 +187,14 @@ static loom_status train_on(const gpt_run *run, const loom_launch *launch)
 /* A dry run needs no launcher: the world is what --ranks or the layout says. */
 static loom_status dry_run(const arguments *a, const loom_launch *launch, gpt_run *run)
 {
-    TRY(gpt_run_load(a->path, a->assignments, a->n_assignments, a->ranks > 0 ? a->ranks : launch->size > 1 ? launch->size : 0, run));
-    return launch->rank == 0 ? gpt_dry_run(run) : LOOM_OK;
+    int world = a->ranks > 0 ? a->ranks : launch->size > 1 ? launch->size : 0;
+
+    TRY(gpt_run_load(a->path, a->assignments, a->n_assignments, world, run));
+    if (launch->rank != 0)
+        return LOOM_OK;
+    if (run->planned)
+        TRY(gpt_plan_dry(run, world));
+    return gpt_dry_run(run);
 }
 
 static loom_status run_rank(const arguments *a, loom_launch *launch, gpt_run *run)

@@ -114,9 +114,39 @@ static void read_train(run_reader *r)
                             (long long)run->train.seq, (long long)run->model.seq);
 }
 
+/* A value that the train section and a layout file both have: they must say the same, and the file fills in what train left out. */
+static void agree(run_reader *r, const loom_node *node, const char *path, const char *key, int64_t planned, int64_t *trained)
+{
+    bool said = loom_node_get(loom_node_get(r->root, "train"), key) != NULL;
+
+    if (said && planned != *trained)
+        loom_reader_problem(r->reader, node, "%s is a layout for %s %lld, and train.%s is %lld", path, key, (long long)planned, key, (long long)*trained);
+    *trained = planned;
+}
+
+/* A layout in a file of its own. Its micro-batch is part of it; the batch and the sequence are the training's. */
+static void read_layout_file(run_reader *r, const loom_node *node)
+{
+    gpt_run *run = r->run;
+    char path[GPT_PATH_BYTES] = "";
+
+    read_path(r, r->root, "", "layout", path);
+    if (!path[0] || !r->model)
+        return;
+    if (loom_layout_load(path, r->model, r->world, &run->layout) < 0) {
+        loom_reader_problem(r->reader, node, "%s", loom_last_error());
+        return;
+    }
+    agree(r, node, path, "global_batch", run->layout.global_batch, &run->train.global_batch);
+    agree(r, node, path, "seq", run->layout.seq, &run->train.seq);
+    run->train.micro_batch = run->layout.micro_batch;
+}
+
+/* `layout:` is a section, the word auto, or a file. */
 static void read_layout(run_reader *r)
 {
-    const loom_node *map = loom_read_map(r->reader, r->root, "layout");
+    const loom_node *node = loom_node_get(r->root, "layout");
+    const char *text = loom_node_text(node);
     loom_layout *layout = &r->run->layout;
 
     loom_layout_default(r->model, layout);
@@ -124,7 +154,14 @@ static void read_layout(run_reader *r)
     layout->micro_batch = r->run->train.micro_batch;
     layout->global_batch = r->run->train.global_batch;
     layout->seq = r->run->train.seq;
-    loom_layout_read(r->reader, map, r->model, r->world, layout);
+    read_path(r, r->root, "", "topology", r->run->topology);
+    r->run->planned = text && strcmp(text, "auto") == 0;
+    if (r->run->planned)
+        loom_read_text(r->reader, r->root, "layout", &text); /* so that the reader knows the key was asked for */
+    else if (text)
+        read_layout_file(r, node);
+    else
+        loom_layout_read(r->reader, loom_read_map(r->reader, r->root, "layout"), r->model, r->world, layout);
 }
 
 static void read_output(run_reader *r)
@@ -197,11 +234,9 @@ static loom_status check_arithmetic(const loom_model *model)
 }
 
 /* What this trainer cannot run although the layout is legal. */
-static loom_status check_supported(const gpt_run *run)
+static loom_status check_layout(gpt_run *run, int world)
 {
-    const loom_model *model = &run->model;
-
-    TRY(check_arithmetic(model));
+    TRY(loom_layout_check(&run->layout, &run->model, world));
     if (run->layout.recompute == LOOM_RECOMPUTE_SELECTIVE)
         return loom_fail(LOOM_E_UNSUPPORTED, "recompute: selective saves nothing here, attention keeps no square matrix; none and full work");
     return LOOM_OK;
@@ -217,8 +252,8 @@ static loom_status load(loom_config *config, const char *path, const char *const
     TRY(loom_reader_open(config, &reader.reader));
     read_run(&reader);
     TRY(loom_reader_finish(reader.reader));
-    TRY(loom_layout_check(&run->layout, &run->model, world));
-    return check_supported(run);
+    TRY(check_arithmetic(&run->model));
+    return run->planned ? LOOM_OK : check_layout(run, world);
 }
 
 loom_status gpt_run_load(const char *path, const char *const *assignments, int count, int world, gpt_run *run)

@@ -19,7 +19,9 @@ typedef struct gpt_run {
         double lr, min_lr;
         loom_adamw_config adamw;
     } train;
-    loom_layout layout; /* resolved and checked for the world */
+    loom_layout layout; /* resolved and checked for the world; not yet when it is to be planned */
+    bool planned;       /* layout: auto. gpt_plan() fills the layout */
+    char topology[GPT_PATH_BYTES]; /* what a plan is made for; "": measured */
     loom_device_kind device;
     struct {
         char dir[GPT_PATH_BYTES], metrics[GPT_PATH_BYTES], trace[GPT_PATH_BYTES], plot[GPT_PATH_BYTES]; /* "": none */

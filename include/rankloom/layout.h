@@ -86,6 +86,10 @@ LOOM_API void loom_layout_default(const loom_model *model, loom_layout *layout);
  * (loom_layout_default() and the batch of the train section). `node` NULL: an absent section, all defaults. */
 LOOM_API void loom_layout_read(loom_reader *reader, const loom_node *node, const loom_model *model, int world, loom_layout *layout);
 
+/* Reads a layout file as `rankloom plan -o` and loom_layout_save() write it, or the `layout:` section of another file. Starts from *layout, as
+ * loom_layout_read(). */
+LOOM_API loom_status loom_layout_load(const char *path, const loom_model *model, int world, loom_layout *layout);
+
 /* Fills what is still open (even chunk_layers: layers / n_chunks each, the remainder one by one to the first chunks; etp, ep, n_chunks;
  * the degree that is 0, which becomes 1 when `world` is 0) and then checks every rule. Breaches are all reported: returns how many, writes up to `capacity`. 0: the layout is legal and whole.
  * `world` 0: any. model NULL: only the rules that need no model. This is the one rule checker of planner, engine and CLI. */

@@ -15,7 +15,7 @@ typedef enum loom_time_kind {
     LOOM_TIME_PIPELINE, /* waiting for another stage */
     LOOM_TIME_DATA,
     LOOM_TIME_CHECKPOINT,
-    LOOM_TIME_OTHER,
+    LOOM_TIME_REST,
     LOOM_TIME_KINDS,
 } loom_time_kind;
 LOOM_API const char *loom_time_kind_name(loom_time_kind kind); /* "compute", "comm_tp", …, "pipeline", "data", "checkpoint", "other" */

@@ -25,5 +25,10 @@
 #include <rankloom/safetensors.h>
 #include <rankloom/weights.h>
 #include <rankloom/monitor.h>
+#include <rankloom/probe.h>
+#include <rankloom/planner.h>
+#include <rankloom/simulate.h>
+#include <rankloom/emit.h>
+#include <rankloom/goodput.h>
 
 #endif

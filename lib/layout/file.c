@@ -124,6 +124,33 @@ void loom_layout_read(loom_reader *reader, const loom_node *node, const loom_mod
         loom_reader_problem(reader, node, "%s", breaches[i].text);
 }
 
+static loom_status load(const loom_config *config, const loom_model *model, int world, loom_layout *layout)
+{
+    loom_reader *reader;
+    const loom_node *root = loom_config_root(config), *section;
+    loom_status status = loom_reader_open(config, &reader);
+
+    if (status < 0)
+        return status;
+    section = loom_node_get(root, "layout") ? loom_read_map(reader, root, "layout") : NULL;
+    if (section)
+        loom_reader_allow_unknown(reader, root); /* a run file: its other sections are for others */
+    loom_layout_read(reader, section ? section : root, model, world, layout);
+    return loom_reader_finish(reader);
+}
+
+loom_status loom_layout_load(const char *path, const loom_model *model, int world, loom_layout *layout)
+{
+    loom_config *config;
+    loom_status status = loom_config_load(path, &config);
+
+    if (status < 0)
+        return status;
+    status = load(config, model, world, layout);
+    loom_config_free(config);
+    return status;
+}
+
 static void write_layers(loom_text *text, const loom_layout *l)
 {
     int64_t sum = 0;

@@ -128,7 +128,7 @@ static loom_time_kind kind_now(const loom_monitor *m)
 {
     int top = m->depth < LOOM_SPAN_DEPTH ? m->depth : LOOM_SPAN_DEPTH;
 
-    return top ? m->span[top - 1].kind : LOOM_TIME_OTHER;
+    return top ? m->span[top - 1].kind : LOOM_TIME_REST;
 }
 
 /* What the comms kept us waiting since the last look, by kind. Returns the sum. */

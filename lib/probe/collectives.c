@@ -1,5 +1,5 @@
-/* rankloom probe: collectives and messages, by size of group and bytes. */
-#include "probe.h"
+/* Collectives and messages, by size of group and bytes. */
+#include "probe/probe.h"
 
 #include <stdlib.h>
 
@@ -19,7 +19,7 @@ typedef struct call {
 } call;
 
 /* A message there and one back; the time is halved afterwards. */
-static loom_status ping_pong(probe *p, const call *c)
+static loom_status ping_pong(loom_prober *p, const call *c)
 {
     int rank = loom_comm_rank(c->comm), peer = 1 - rank;
     loom_status status = LOOM_OK;
@@ -30,7 +30,7 @@ static loom_status ping_pong(probe *p, const call *c)
     return status;
 }
 
-static loom_status run_call(probe *p, void *context)
+static loom_status run_call(loom_prober *p, void *context)
 {
     const call *c = context;
     size_t count = c->bytes / sizeof(float), part = count / (size_t)loom_comm_size(c->comm);
@@ -70,7 +70,7 @@ static void add_axis(axis *axes, int *count, int n, int stride)
 }
 
 /* Neighbours: powers of two, a host, all. Across hosts, when each has as many ranks: one rank of each. */
-static int choose_axes(const probe *p, axis *axes)
+static int choose_axes(const loom_prober *p, axis *axes)
 {
     const loom_topology *t = p->topology;
     int size = loom_comm_size(p->world), host = t->nodes[0].devices, count = 0;
@@ -91,7 +91,7 @@ static int choose_axes(const probe *p, axis *axes)
 }
 
 /* This rank's group of the axis, none (*comm NULL) when the last block is not whole. Collective over the world. */
-static loom_status open_group(probe *p, axis a, int *members, loom_comm **comm)
+static loom_status open_group(loom_prober *p, axis a, int *members, loom_comm **comm)
 {
     int rank = loom_comm_rank(p->world), block = a.n * a.stride, base = rank / block * block;
 
@@ -105,13 +105,13 @@ static loom_status open_group(probe *p, axis a, int *members, loom_comm **comm)
 /* --- measuring ------------------------------------------------------------------------------------------------------------------- */
 
 /* All groups run at once; the slowest counts, and those who sat out learn the time. */
-static loom_status time_call(probe *p, call *c, const loom_group_link *link, double budget_s)
+static loom_status time_call(loom_prober *p, call *c, const loom_group_link *link, double budget_s)
 {
     double seconds = 0;
-    loom_status status = c->comm ? probe_time(p, c->comm, run_call, c, budget_s, &seconds) : LOOM_OK;
+    loom_status status = c->comm ? loom_probe_time(p, c->comm, run_call, c, budget_s, &seconds) : LOOM_OK;
 
     if (status == LOOM_OK)
-        status = probe_agree(p, p->world, &seconds);
+        status = loom_probe_agree(p, p->world, &seconds);
     if (status < 0)
         return status;
     loom_pattern_point point = {c->pattern,      link->level,      link->ranks,
@@ -119,7 +119,7 @@ static loom_status time_call(probe *p, call *c, const loom_group_link *link, dou
     return loom_topology_add_points(p->topology, &point, 1);
 }
 
-static loom_status measure_axis(probe *p, axis a, void *send, void *recv, int *members, double budget_s)
+static loom_status measure_axis(loom_prober *p, axis a, void *send, void *recv, int *members, double budget_s)
 {
     loom_group_link link = loom_topology_axis(p->topology, a.n, a.stride);
     call c = {.send = send, .recv = recv};
@@ -151,7 +151,7 @@ static void set_levels(loom_topology *t)
     }
 }
 
-loom_status probe_collectives(probe *p, double budget_s)
+loom_status loom_probe_collectives(loom_prober *p, double budget_s)
 {
     axis axes[MOST_AXES];
     int count = choose_axes(p, axes), size = loom_comm_size(p->world);

@@ -1,5 +1,5 @@
-/* rankloom probe: matrix products and memory. */
-#include "probe.h"
+/* Matrix products and memory. */
+#include "probe/probe.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -20,14 +20,14 @@ typedef struct shape_list {
 
 /* --- memory ------------------------------------------------------------------------------------------------------------------- */
 
-static loom_status run_copy(probe *p, void *context)
+static loom_status run_copy(loom_prober *p, void *context)
 {
     const loom_copy_args *arguments = context;
     loom_status status = p->kernels->copy(p->kernels, arguments, p->stream);
     return status < 0 ? status : loom_stream_wait(p->stream);
 }
 
-loom_status probe_memory(probe *p, double budget_s)
+loom_status loom_probe_memory(loom_prober *p, double budget_s)
 {
     loom_chip *chip = &p->topology->chips[0];
     void *from = NULL, *to = NULL;
@@ -38,7 +38,7 @@ loom_status probe_memory(probe *p, double budget_s)
         status = loom_alloc(p->device, COPY_BYTES, LOOM_MEM_OTHER, &to);
     if (status == LOOM_OK) {
         loom_copy_args arguments = {.y = to, .x = from, .rows = COPY_BYTES / 4096, .cols = 4096 / sizeof(float)};
-        status = probe_time(p, p->world, run_copy, &arguments, budget_s, &seconds);
+        status = loom_probe_time(p, p->world, run_copy, &arguments, budget_s, &seconds);
     }
     if (status == LOOM_OK) {
         chip->memory_bandwidth = (loom_figure){2.0 * COPY_BYTES / seconds, LOOM_ORIGIN_MEASURED};
@@ -106,7 +106,7 @@ static void add_model(shape_list *list, const loom_model *model, const loom_trai
 
 /* --- products ------------------------------------------------------------------------------------------------------------------- */
 
-static loom_status run_gemm(probe *p, void *context)
+static loom_status run_gemm(loom_prober *p, void *context)
 {
     const loom_gemm_args *arguments = context;
     loom_status status = p->kernels->gemm(p->kernels, arguments, p->stream);
@@ -119,7 +119,7 @@ static double flop_of(const shape *s)
 }
 
 /* Whether five runs, at the rate of the largest shape so far, would take more than several shares of the budget. Small ones never do. */
-static bool too_long(const probe *p, const shape *s, double budget_s)
+static bool too_long(const loom_prober *p, const shape *s, double budget_s)
 {
     double rate = 0, flop = 0;
 
@@ -134,11 +134,11 @@ static bool too_long(const probe *p, const shape *s, double budget_s)
     return rate > 0 && flop_of(s) > small_flop && 5 * flop_of(s) / rate > 4 * budget_s;
 }
 
-static loom_status time_shape(probe *p, const shape *s, float *a, float *b, float *c, double budget_s)
+static loom_status time_shape(loom_prober *p, const shape *s, float *a, float *b, float *c, double budget_s)
 {
     loom_gemm_args arguments = {.c_MN = c, .a_MK = a, .b_KN = b, .m = s->m, .n = s->n, .k = s->k, .transpose_b = true};
     loom_gemm_point point = {.chip = 0, .math = LOOM_MATH_F32, .m = s->m, .n = s->n, .k = s->k};
-    loom_status status = probe_time(p, p->world, run_gemm, &arguments, budget_s, &point.seconds);
+    loom_status status = loom_probe_time(p, p->world, run_gemm, &arguments, budget_s, &point.seconds);
 
     return status < 0 ? status : loom_topology_add_gemms(p->topology, &point, 1);
 }
@@ -155,7 +155,7 @@ static size_t largest(const shape_list *list, int which)
     return (size_t)most * sizeof(float);
 }
 
-loom_status probe_gemms(probe *p, const loom_model *model, const loom_train_shape *train, double budget_s)
+loom_status loom_probe_products(loom_prober *p, const loom_model *model, const loom_train_shape *train, double budget_s)
 {
     shape_list *list = calloc(1, sizeof *list);
     void *matrix[3] = {NULL, NULL, NULL};

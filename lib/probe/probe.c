@@ -1,0 +1,142 @@
+/* The whole of a probe, and how a time is taken. */
+#include "probe/probe.h"
+
+#include "core/clock.h"
+#include "core/try.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { LEAST_RUNS = 3, MOST_RUNS = 101 };
+
+/* --- times ----------------------------------------------------------------------------------------------------------------- */
+
+loom_status loom_probe_agree(loom_prober *p, loom_comm *comm, double *value)
+{
+    loom_status status;
+
+    *p->cell = *value;
+    if ((status = loom_all_reduce(comm, p->cell, p->cell, 1, LOOM_F64, LOOM_MAX, p->stream)) < 0 ||
+        (status = loom_stream_wait(p->stream)) < 0)
+        return status;
+    *value = *p->cell;
+    return LOOM_OK;
+}
+
+static int by_size(const void *left, const void *right)
+{
+    double a = *(const double *)left, b = *(const double *)right;
+    return (a > b) - (a < b);
+}
+
+static loom_status time_once(loom_prober *p, loom_probe_work *work, void *context, double *seconds)
+{
+    double start = loom_now_s();
+    loom_status status = work(p, context);
+
+    *seconds = loom_now_s() - start;
+    return status;
+}
+
+/* The first run warms up, and tells how many the budget allows; when it took long, the second one does, for a first call may build code. */
+loom_status loom_probe_time(loom_prober *p, loom_comm *comm, loom_probe_work *work, void *context, double budget_s, double *seconds)
+{
+    double times[MOST_RUNS], once;
+    loom_status status = time_once(p, work, context, &once);
+
+    if (status == LOOM_OK)
+        status = loom_probe_agree(p, comm, &once);
+    if (status == LOOM_OK && once * LEAST_RUNS > budget_s)
+        status = time_once(p, work, context, &once);
+    if (status == LOOM_OK)
+        status = loom_probe_agree(p, comm, &once);
+    int runs = once > 0 && budget_s / once < MOST_RUNS ? (int)(budget_s / once) : MOST_RUNS;
+    runs = runs < LEAST_RUNS ? LEAST_RUNS : runs;
+    for (int i = 0; i < runs && status == LOOM_OK; i++)
+        status = time_once(p, work, context, &times[i]);
+    if (status < 0)
+        return status;
+    qsort(times, (size_t)runs, sizeof *times, by_size);
+    *seconds = times[runs / 2];
+    return loom_probe_agree(p, comm, seconds);
+}
+
+/* --- the whole ------------------------------------------------------------------------------------------------------------------ */
+
+static loom_status open_prober(loom_comm *world, loom_prober *p)
+{
+    void *cell;
+    loom_status status;
+
+    p->world = world;
+    p->device = loom_comm_device(world);
+    if (loom_device_get_kind(p->device) != LOOM_CPU)
+        return loom_fail(LOOM_E_UNSUPPORTED, "a probe measures CPU ranks; these are on another device");
+    LOOM_TRY(loom_stream_open(p->device, LOOM_STREAM_INLINE, "probe", &p->stream));
+    LOOM_TRY(loom_kernels_open(p->device, NULL, &p->kernels));
+    LOOM_TRY(loom_alloc(p->device, sizeof *p->cell, LOOM_MEM_OTHER, &cell));
+    p->cell = cell;
+    return loom_probe_hosts(p);
+
+fail:
+    return status;
+}
+
+static void close_prober(loom_prober *p)
+{
+    loom_topology_free(p->topology);
+    loom_kernels_close(p->kernels);
+    loom_free(p->device, p->cell);
+    loom_stream_close(p->stream);
+}
+
+/* "2026-03-01 12:00 UTC on HOST: 4 ranks, 1 thread each, avx512, onednn, shm; median of 3 to 101 runs, slowest rank, f32". */
+static void say_how(loom_prober *p)
+{
+    char host[LOOM_PROBE_HOST_NAME] = "", when[32];
+    time_t now = time(NULL);
+    struct tm utc;
+
+    gethostname(host, sizeof host - 1);
+    strftime(when, sizeof when, "%Y-%m-%d %H:%M UTC", gmtime_r(&now, &utc));
+    snprintf(p->topology->measured, sizeof p->topology->measured,
+             "%s on %s by rankloom probe: ranks %d, threads of each %d, kernels %s, products %s, transport %s; f32, median of 3 to %d "
+             "runs, slowest rank",
+             when, host, loom_comm_size(p->world), loom_device_threads(p->device), p->kernels->isa, p->kernels->gemm_library,
+             loom_comm_transport(p->world), MOST_RUNS);
+}
+
+static loom_status measure(loom_prober *p, const loom_probe_config *config)
+{
+    double budget_s = config->budget_s > 0 ? config->budget_s : 20, share = loom_comm_size(p->world) > 1 ? 0.45 : 0.9;
+    loom_status status;
+
+    LOOM_TRY(loom_probe_memory(p, 0.1 * budget_s));
+    LOOM_TRY(loom_probe_products(p, config->model, &config->train, share * budget_s));
+    if (loom_comm_size(p->world) > 1)
+        LOOM_TRY(loom_probe_collectives(p, share * budget_s));
+    LOOM_TRY(loom_topology_fit(p->topology));
+    say_how(p);
+    return LOOM_OK;
+
+fail:
+    return status;
+}
+
+loom_status loom_probe(loom_comm *world, const loom_probe_config *config, loom_topology **topology)
+{
+    loom_prober p = {0};
+    loom_status status = open_prober(world, &p);
+
+    if (status == LOOM_OK)
+        status = measure(&p, config);
+    if (status == LOOM_OK) {
+        *topology = p.topology;
+        p.topology = NULL;
+    }
+    close_prober(&p);
+    return status;
+}
