@@ -1,4 +1,4 @@
-/* The kernels of a CUDA device: kernels/cuda, or a stub that says so. */
+/* The kernels of a CUDA device. They are part of the CUDA module (device/cuda_module.h); the library checks arguments and passes on. */
 #ifndef LOOM_KERNELS_CUDA_H
 #define LOOM_KERNELS_CUDA_H
 
@@ -6,5 +6,20 @@
 
 loom_status loom_cuda_open(loom_device *device, loom_kernels **kernels);
 void loom_cuda_close(loom_kernels *kernels);
+
+struct CUstream_st; /* what a cudaStream_t points at */
+
+/* What the module keeps for one loom_kernels: cuBLASLt handle, workspace, tables of heuristics. Defined in kernels/cuda. */
+typedef struct loom_cuda_kernels loom_cuda_kernels;
+
+/* The module's functions. Arguments were found right before; pointers in them are the device's; the device is current in this thread. An
+ * operation only enqueues: no allocation once it has met its shapes, and no waiting. */
+typedef struct loom_cuda_operations {
+    loom_status (*open)(loom_device *device, loom_cuda_kernels **state); /* memory from loom_alloc(device, …, LOOM_MEM_WORKSPACE) */
+    void (*close)(loom_cuda_kernels *state);                             /* accepts NULL */
+#define LOOM_CUDA_OPERATION(name, args) loom_status (*name)(loom_cuda_kernels * state, const args *a, struct CUstream_st *stream);
+    LOOM_KERNEL_LIST(LOOM_CUDA_OPERATION)
+#undef LOOM_CUDA_OPERATION
+} loom_cuda_operations;
 
 #endif

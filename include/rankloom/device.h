@@ -49,6 +49,11 @@ LOOM_API int loom_device_threads(const loom_device *device);
 LOOM_API loom_status loom_alloc(loom_device *device, size_t bytes, loom_memory_use use, void **memory);
 LOOM_API void loom_free(loom_device *device, void *memory); /* accepts NULL */
 
+/* Memory of the host for what is copied to or from `device`, aligned to 64 and zeroed; on CUDA it is pinned, so that copies run beside compute. NULL in
+ * *memory when bytes is 0. Not in the ledger, which is the device's. */
+LOOM_API loom_status loom_alloc_host(loom_device *device, size_t bytes, void **memory);
+LOOM_API void loom_free_host(loom_device *device, void *memory); /* accepts NULL; nothing that is queued may still use it */
+
 /* Bytes as asked for, rounded up to 64 each: what is live now and the most that ever was. `total` peaks are of the sum. */
 typedef struct loom_ledger {
     uint64_t live[LOOM_MEM_USES], peak[LOOM_MEM_USES];
@@ -82,6 +87,9 @@ typedef loom_status loom_work_fn(void *argument);
 LOOM_API loom_status loom_stream_run(loom_stream *stream, loom_work_fn *work, void *argument);
 LOOM_API loom_status loom_stream_copy(loom_stream *stream, void *to, const void *from, size_t bytes);
 LOOM_API loom_status loom_stream_fill_zero(loom_stream *stream, void *memory, size_t bytes);
+/* Later work of `stream` comes after everything that is queued on `other` now. On CUDA the caller goes on; on CPU, where compute runs in the caller,
+ * this is loom_stream_wait(other), with its failures. */
+LOOM_API loom_status loom_stream_follow(loom_stream *stream, loom_stream *other);
 
 /* --- events ------------------------------------------------------------------------------------------------------ */
 LOOM_API loom_status loom_event_open(loom_device *device, loom_event **event);

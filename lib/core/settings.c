@@ -35,6 +35,9 @@ static const loom_setting_row table[LOOM_SETTINGS] = {
     [LOOM_SETTING_STORE_PROBE_OLD] = {"RANKLOOM_STORE_PROBE_OLD", "true|false", "false",
                                       "Whether a store that does not answer as PyTorch 2.5 or later is also asked as an older one. Such stores occur "
                                       "only under an old torchrun with static rendezvous."},
+    [LOOM_SETTING_CUDA_MODULE] = {"RANKLOOM_CUDA_MODULE", "path", "",
+                                  "The CUDA module to load, without asking whether there is a driver first. Not set: librankloom_cuda.so beside the "
+                                  "library or program, then where the dynamic linker looks."},
 };
 
 static const kind kinds[LOOM_SETTINGS] = {
@@ -42,7 +45,7 @@ static const kind kinds[LOOM_SETTINGS] = {
     [LOOM_SETTING_HEAP_BYTES] = INTEGER, [LOOM_SETTING_FLIGHT_RECORDER] = TEXT, [LOOM_SETTING_COMM_THREAD] = BOOLEAN,
     [LOOM_SETTING_BUCKET_BYTES] = INTEGER,
     [LOOM_SETTING_ISA] = CHOICE,        [LOOM_SETTING_GEMM] = CHOICE,
-    [LOOM_SETTING_STORE_PROBE_OLD] = BOOLEAN,
+    [LOOM_SETTING_STORE_PROBE_OLD] = BOOLEAN, [LOOM_SETTING_CUDA_MODULE] = TEXT,
 };
 
 const loom_setting_row *loom_settings_table(size_t *count)

@@ -16,6 +16,7 @@ typedef enum loom_setting {
     LOOM_SETTING_ISA,
     LOOM_SETTING_GEMM,
     LOOM_SETTING_STORE_PROBE_OLD,
+    LOOM_SETTING_CUDA_MODULE,
     LOOM_SETTINGS,
 } loom_setting;
 

@@ -15,6 +15,8 @@ typedef struct loom_backend {
     void (*close)(loom_device *device);                                     /* accepts half-open */
     loom_status (*alloc)(loom_device *device, size_t bytes, void **memory); /* zeroed, aligned to 64; bytes > 0 */
     void (*free)(loom_device *device, void *memory);
+    loom_status (*host_alloc)(loom_device *device, size_t bytes, void **memory); /* NULL: any memory of the host does */
+    void (*host_free)(loom_device *device, void *memory);
 
     loom_status (*stream_open)(loom_device *device, loom_stream_kind kind, const char *name, loom_stream **stream);
     void (*stream_close)(loom_stream *stream);
@@ -23,6 +25,7 @@ typedef struct loom_backend {
     loom_status (*stream_run)(loom_stream *stream, loom_work_fn *work, void *argument);
     loom_status (*stream_copy)(loom_stream *stream, void *to, const void *from, size_t bytes);
     loom_status (*stream_fill_zero)(loom_stream *stream, void *memory, size_t bytes);
+    loom_status (*stream_follow)(loom_stream *stream, loom_stream *other);
     void (*progress)(loom_device *device);
 
     loom_status (*event_open)(loom_device *device, loom_event **event);
@@ -50,6 +53,12 @@ struct loom_device {
     struct loom_poll_source *sources; /* descriptors that news may come from, too */
     int wake_fd;                      /* an eventfd that a ring writes to while there are sources; 0: none yet */
     bool rung_by_peers;               /* peers have mapped the bell and ring it without knowing of wake_fd */
+
+    /* cuda */
+    const struct loom_cuda_module *cuda; /* NULL on others; cuda_module.h */
+    void *native;                        /* what the module keeps */
+    struct loom_watch *watches;          /* over waits for its streams */
+
     int spins;                        /* pauses before a waiter yields; 0 when ranks have to share cores */
 };
 

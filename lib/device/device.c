@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "device/backend.h"
@@ -121,6 +122,34 @@ void loom_free(loom_device *device, void *memory)
     pthread_mutex_unlock(&device->lock);
 }
 
+loom_status loom_alloc_host(loom_device *device, size_t bytes, void **memory)
+{
+    void *block = NULL;
+    loom_status status = LOOM_OK;
+
+    if (bytes > SIZE_MAX / 4)
+        return loom_fail(LOOM_E_MEMORY, "%zu bytes of host memory: no machine has that", bytes);
+    bytes = (bytes + 63) / 64 * 64;
+    if (bytes && device->backend->host_alloc)
+        status = device->backend->host_alloc(device, bytes, &block);
+    else if (bytes && !(block = aligned_alloc(64, bytes)))
+        status = loom_fail(LOOM_E_MEMORY, "%zu bytes of host memory are more than there is", bytes);
+    if (status < 0)
+        return status;
+    if (block)
+        memset(block, 0, bytes);
+    *memory = block;
+    return LOOM_OK;
+}
+
+void loom_free_host(loom_device *device, void *memory)
+{
+    if (memory && device->backend->host_free)
+        device->backend->host_free(device, memory);
+    else
+        free(memory);
+}
+
 void loom_device_ledger(const loom_device *device, loom_ledger *ledger)
 {
     pthread_mutex_t *lock = (pthread_mutex_t *)&device->lock; /* a lock is not what const promises */
@@ -192,6 +221,13 @@ loom_status loom_stream_copy(loom_stream *stream, void *to, const void *from, si
 loom_status loom_stream_fill_zero(loom_stream *stream, void *memory, size_t bytes)
 {
     return stream->device->backend->stream_fill_zero(stream, memory, bytes);
+}
+
+loom_status loom_stream_follow(loom_stream *stream, loom_stream *other)
+{
+    if (stream->device != other->device)
+        return loom_fail(LOOM_E_INVALID, "stream \"%s\" cannot follow stream \"%s\": they belong to two devices", stream->name, other->name);
+    return stream->device->backend->stream_follow(stream, other);
 }
 
 loom_status loom_event_open(loom_device *device, loom_event **event)

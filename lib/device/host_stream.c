@@ -392,3 +392,10 @@ loom_status loom_host_stream_fill_zero(loom_stream *stream, void *memory, size_t
         return LOOM_OK;
     return enqueue_work(stream, (work_task){.kind = WORK_ZERO, .to = memory, .bytes = bytes});
 }
+
+/* Compute runs in the thread that calls it, so what has to come first is waited for here. */
+loom_status loom_host_stream_follow(loom_stream *stream, loom_stream *other)
+{
+    (void)stream;
+    return loom_host_stream_wait(other);
+}

@@ -1,0 +1,192 @@
+/* A CUDA device: opening it, and its memory. */
+#include "cuda/device.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "core/try.h"
+#include "cuda/module.h"
+
+/* --- failures ------------------------------------------------------------------------------------------------------------ */
+
+static loom_status status_of(cudaError_t code)
+{
+    switch (code) {
+    case cudaSuccess:
+        return LOOM_OK;
+    case cudaErrorMemoryAllocation:
+        return LOOM_E_MEMORY;
+    case cudaErrorInsufficientDriver:
+    case cudaErrorNoDevice:
+    case cudaErrorInvalidDevice:
+    case cudaErrorNotSupported:
+    case cudaErrorNoKernelImageForDevice:
+        return LOOM_E_UNSUPPORTED;
+    default:
+        return LOOM_E_IO;
+    }
+}
+
+loom_status loom_cuda_check(const loom_device *device, cudaError_t code, const char *what, ...)
+{
+    char text[512];
+    va_list arguments;
+
+    if (code == cudaSuccess)
+        return LOOM_OK;
+    cudaGetLastError(); /* or the next launch would report it again */
+    va_start(arguments, what);
+    vsnprintf(text, sizeof text, what, arguments);
+    va_end(arguments);
+    return loom_fail(status_of(code), "CUDA device %d: %s: %s (%s)", loom_cuda_of(device) ? loom_cuda_of(device)->ordinal : 0, text,
+                     cudaGetErrorString(code), cudaGetErrorName(code));
+}
+
+loom_status loom_cuda_enter(const loom_device *device)
+{
+    return loom_cuda_check(device, cudaSetDevice(loom_cuda_of(device)->ordinal), "cudaSetDevice");
+}
+
+/* --- opening --------------------------------------------------------------------------------------------------------------- */
+
+static loom_status find_device(const loom_device *device, int ordinal)
+{
+    int count = 0; /* CUDA leaves it untouched when it fails */
+    cudaError_t code = cudaGetDeviceCount(&count);
+    int driver = 0;
+
+    if (code == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess)
+        return loom_fail(LOOM_E_UNSUPPORTED, "CUDA device %d: %s (driver for CUDA %d.%d, this build needs %d.%d)", ordinal,
+                         driver ? "the NVIDIA driver is too old" : "this machine has no NVIDIA driver", driver / 1000, driver % 1000 / 10,
+                         CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+    if (code != cudaSuccess)
+        return loom_cuda_check(device, code, "cudaGetDeviceCount");
+    if (ordinal >= count)
+        return loom_fail(LOOM_E_UNSUPPORTED, "CUDA device %d: this process sees %d device%s (CUDA_VISIBLE_DEVICES counts)", ordinal, count,
+                         count == 1 ? "" : "s");
+    return LOOM_OK;
+}
+
+/* Memory that was freed stays in the pool: a step allocates nothing of the driver once it has met its shapes. */
+static loom_status open_pool(loom_device *device, loom_cuda_device *d)
+{
+    struct cudaMemPoolProps props = {.allocType = cudaMemAllocationTypePinned,
+                                     .handleTypes = cudaMemHandleTypeNone,
+                                     .location = {.type = cudaMemLocationTypeDevice, .id = d->ordinal}};
+    uint64_t keep = UINT64_MAX;
+    loom_status status = loom_cuda_check(device, cudaMemPoolCreate(&d->pool, &props), "cudaMemPoolCreate");
+
+    if (status < 0)
+        return status;
+    return loom_cuda_check(device, cudaMemPoolSetAttribute(d->pool, cudaMemPoolAttrReleaseThreshold, &keep), "cudaMemPoolSetAttribute");
+}
+
+static loom_status device_open(loom_device *device, const loom_device_config *config)
+{
+    loom_cuda_device *d = calloc(1, sizeof *d);
+    loom_status status;
+
+    if (!d)
+        return loom_fail(LOOM_E_MEMORY, "no memory for CUDA device %d", config->index);
+    d->ordinal = config->index;
+    pthread_mutex_init(&d->lock, NULL);
+    device->native = d;
+    device->threads = 1; /* of the host; kernels bring their own */
+    LOOM_TRY(find_device(device, d->ordinal));
+    LOOM_TRY(loom_cuda_enter(device));
+    LOOM_TRY(loom_cuda_check(device, cudaDeviceGetStreamPriorityRange(&d->priority_least, &d->priority_greatest),
+                             "cudaDeviceGetStreamPriorityRange"));
+    LOOM_TRY(open_pool(device, d));
+    return loom_cuda_check(device, cudaStreamCreateWithFlags(&d->memory, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+
+fail:
+    return status;
+}
+
+static void device_close(loom_device *device)
+{
+    loom_cuda_device *d = loom_cuda_of(device);
+
+    if (!d)
+        return;
+    if (d->memory) {
+        cudaStreamSynchronize(d->memory);
+        cudaStreamDestroy(d->memory);
+    }
+    if (d->pool)
+        cudaMemPoolDestroy(d->pool);
+    pthread_mutex_destroy(&d->lock);
+    free(d);
+    device->native = NULL;
+}
+
+/* --- memory ------------------------------------------------------------------------------------------------------------------- */
+
+/* Zeroed when it is handed out, whatever stream uses it first. */
+static loom_status device_alloc(loom_device *device, size_t bytes, void **memory)
+{
+    loom_cuda_device *d = loom_cuda_of(device);
+    void *block = NULL;
+    loom_status status;
+
+    LOOM_TRY(loom_cuda_enter(device));
+    LOOM_TRY(loom_cuda_check(device, cudaMallocFromPoolAsync(&block, bytes, d->pool, d->memory), "cudaMallocFromPoolAsync"));
+    LOOM_TRY(loom_cuda_check(device, cudaMemsetAsync(block, 0, bytes, d->memory), "cudaMemsetAsync of %zu bytes", bytes));
+    LOOM_TRY(loom_cuda_check(device, cudaStreamSynchronize(d->memory), "waiting for new memory"));
+    *memory = block;
+    return LOOM_OK;
+
+fail:
+    if (block)
+        cudaFreeAsync(block, d->memory);
+    return status;
+}
+
+/* Work that is queued now may still use the block: it goes back to the pool behind all of it. Failures of the runtime have nowhere to go here; the
+ * next wait of a stream reports them. */
+static void device_free(loom_device *device, void *memory)
+{
+    loom_cuda_device *d = loom_cuda_of(device);
+
+    if (loom_cuda_enter(device) < 0)
+        return;
+    pthread_mutex_lock(&d->lock);
+    for (loom_cuda_stream *s = d->streams; s; s = s->next)
+        if (cudaEventRecord(s->mark, loom_cuda_stream_of(&s->base)) == cudaSuccess)
+            cudaStreamWaitEvent(d->memory, s->mark, 0);
+    pthread_mutex_unlock(&d->lock);
+    cudaFreeAsync(memory, d->memory);
+}
+
+static loom_status host_alloc(loom_device *device, size_t bytes, void **memory)
+{
+    loom_status status = loom_cuda_enter(device);
+
+    if (status < 0)
+        return status;
+    return loom_cuda_check(device, cudaHostAlloc(memory, bytes, cudaHostAllocDefault), "cudaHostAlloc of %zu bytes", bytes);
+}
+
+static void host_free(loom_device *device, void *memory)
+{
+    if (loom_cuda_enter(device) >= 0)
+        cudaFreeHost(memory);
+}
+
+static void progress(loom_device *device)
+{
+    (void)device; /* the device goes on by itself */
+}
+
+const loom_backend loom_cuda_backend = {
+    .name = "cuda",
+    .open = device_open,
+    .close = device_close,
+    .alloc = device_alloc,
+    .free = device_free,
+    .host_alloc = host_alloc,
+    .host_free = host_free,
+    .progress = progress,
+    LOOM_CUDA_STREAMS,
+};
