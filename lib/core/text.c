@@ -115,6 +115,42 @@ void loom_text_add_number(loom_text *text, double value)
         loom_text_add_bytes(text, "null", 4);
 }
 
+/* Characters of the next word, with the spaces before it; bytes of both. Continuation bytes of UTF-8 are no characters. */
+static int next_word(const char *at, size_t *bytes)
+{
+    size_t n = strspn(at, " ");
+    int characters = 0;
+
+    n += strcspn(at + n, " \n");
+    for (size_t i = 0; i < n; i++)
+        characters += ((unsigned char)at[i] & 0xc0) != 0x80;
+    *bytes = n;
+    return characters;
+}
+
+void loom_text_add_wrapped(loom_text *text, const char *lines, int width, int indent)
+{
+    int column = 0;
+
+    while (*lines) {
+        size_t bytes, spaces = strspn(lines, " ");
+        int characters = next_word(lines, &bytes);
+        if (column > indent && column + characters > width && spaces > 0 && bytes > spaces) {
+            loom_text_add(text, "\n%*s", indent, "");
+            loom_text_add_bytes(text, lines + spaces, bytes - spaces);
+            column = indent + characters - (int)spaces;
+        } else {
+            loom_text_add_bytes(text, lines, bytes);
+            column += characters;
+        }
+        lines += bytes;
+        if (*lines == '\n') {
+            loom_text_add_bytes(text, lines++, 1);
+            column = 0;
+        }
+    }
+}
+
 loom_status loom_text_take(loom_text *text, char **out)
 {
     loom_text_add_bytes(text, "", 0); /* an empty text is a text too */

@@ -20,6 +20,9 @@ void loom_text_add_json(loom_text *text, const char *value);
 void loom_text_add_xml(loom_text *text, const char *value);
 /* The shortest decimal that reads back as `value`, with '.' in every locale; null when it is not finite (JSON has no word for it). */
 void loom_text_add_number(loom_text *text, double value);
+/* `lines` with every line of more than `width` characters broken at a space; what follows a break is indented by `indent`. A word that is
+ * wider stays whole. */
+void loom_text_add_wrapped(loom_text *text, const char *lines, int width, int indent);
 
 /* Hands the text out (the caller frees it with loom_text_free()), or fails with LOOM_E_MEMORY and leaves *out. Empties `text`. */
 loom_status loom_text_take(loom_text *text, char **out);

@@ -6,6 +6,8 @@
 #include "core/text.h"
 #include "planner/cost.h"
 
+enum { WIDTH = 100, HANGING = 12 }; /* columns of the text, and of its lines' heads */
+
 static double gib(double bytes)
 {
     return bytes / 0x1p30;
@@ -34,21 +36,20 @@ static void add_runs(loom_text *out, const int64_t *values, int n)
     }
 }
 
-static void tell_table(loom_text *out, const loom_plan_request *request, const loom_prediction *list, int n)
+/* token/s: of one device */
+static void tell_table(loom_text *out, const loom_prediction *list, int n)
 {
     char layout[128];
 
-    loom_text_add(out, "   %-47s %10s %17s %9s %5s %6s\n", "layout", "step", "80 %", "tok/s/dev", "MFU", "GiB");
+    loom_text_add(out, "   %9s %13s %8s %5s %6s  layout\n", "step s", "80 %", "token/s", "MFU", "GiB");
     for (int i = 0; i < n; i++) {
         const loom_prediction *p = &list[i];
         char range[32];
         loom_layout_describe(&p->layout, layout, sizeof layout);
-        snprintf(range, sizeof range, "%.3g-%.3g s", p->low_s, p->high_s);
-        loom_text_add(out, "%2d %-47.47s ", i + 1, layout);
-        loom_text_add(out, "%8.3f s %17s %9.0f %4.1f%% %6.1f\n", p->step_s, range, p->tokens_per_s_per_gpu, 100 * p->mfu_causal,
-                      gib(p->memory[p->fullest].total));
+        snprintf(range, sizeof range, "%.3g-%.3g", p->low_s, p->high_s);
+        loom_text_add(out, "%2d %9.4g %13s %8.0f %4.1f%% %6.1f  %s\n", i + 1, p->step_s, range, p->tokens_per_s_per_gpu,
+                      100 * p->mfu_causal, gib(p->memory[p->fullest].total), layout);
     }
-    (void)request;
 }
 
 static void tell_split(loom_text *out, const loom_prediction *p)
@@ -158,7 +159,7 @@ static void tell_plan(loom_text *out, const loom_plan_request *request, const lo
         loom_text_add(out, "%s\n", plan->hopeless);
         return;
     }
-    tell_table(out, request, plan->best, plan->n_best);
+    tell_table(out, plan->best, plan->n_best);
     loom_text_add(out, "\n1: ");
     tell_prediction(out, request, &plan->best[0]);
     loom_text_add(out, "  limit     %s\n", plan->binding);
@@ -168,12 +169,27 @@ static void tell_plan(loom_text *out, const loom_plan_request *request, const lo
         loom_text_add(out, "%s%4.1f %% by: %s\n", i ? "            " : "  gain      ", 100 * plan->changes[i].gain, plan->changes[i].text);
     if (plan->n_front) {
         loom_text_add(out, "\nfewest seconds, GiB and devices (none of these is beaten in all three):\n");
-        tell_table(out, request, plan->front, plan->n_front);
+        tell_table(out, plan->front, plan->n_front);
     }
     loom_text_add(out, "\nsearched ");
     tell_count(out, (double)plan->legal);
     loom_text_add(out, " legal layouts in %.2f s, %llu worked out, the others bounded\n", plan->seconds,
                   (unsigned long long)plan->evaluated);
+}
+
+/* A plan, or a prediction, in lines of WIDTH columns. */
+static loom_status tell_wrapped(const loom_plan_request *request, const loom_plan *plan, const loom_prediction *prediction, char **text)
+{
+    loom_text long_lines = {0}, out = {0};
+
+    if (plan)
+        tell_plan(&long_lines, request, plan);
+    else
+        tell_prediction(&long_lines, request, prediction);
+    loom_text_add_wrapped(&out, loom_text_so_far(&long_lines), WIDTH, HANGING);
+    out.failed |= long_lines.failed;
+    loom_text_drop(&long_lines);
+    return loom_text_take(&out, text);
 }
 
 /* --- JSON, which is YAML too --------------------------------------------------------------------------------------------------------- */
@@ -309,7 +325,7 @@ loom_status loom_plan_describe(const loom_plan_request *request, const loom_plan
     else if (format == LOOM_PLAN_AS_YAML)
         loom_text_add(&out, "# %s\n", plan->hopeless);
     else
-        tell_plan(&out, request, plan);
+        return tell_wrapped(request, plan, NULL, text);
     return loom_text_take(&out, text);
 }
 
@@ -324,7 +340,7 @@ loom_status loom_prediction_describe(const loom_plan_request *request, const loo
     } else if (format == LOOM_PLAN_AS_YAML) {
         yaml_layout(&out, prediction);
     } else {
-        tell_prediction(&out, request, prediction);
+        return tell_wrapped(request, NULL, prediction, text);
     }
     return loom_text_take(&out, text);
 }

@@ -70,14 +70,24 @@ const loom_device_kind *loom_device_kind_find(const char *name)
     return found;
 }
 
+/* Whether a name that covers the first so many letters and digits of `text` ends there, as a word does. */
+static bool ends_word(const char *text, size_t covered)
+{
+    while (covered > 0)
+        covered -= isalnum((unsigned char)*text++) != 0;
+    return !isalpha((unsigned char)*text);
+}
+
 const loom_framework *loom_framework_find(const char *name)
 {
     const loom_framework *found = NULL;
     size_t best = 0;
 
+    if (covers("nvidia", name))
+        name += strlen("nvidia");
     for (int i = 0; i < loom_framework_count(); i++) {
         size_t covered = best_cover(loom_framework_at(i)->names, name);
-        if (covered > best) {
+        if (covered > best && ends_word(name, covered)) {
             best = covered;
             found = loom_framework_at(i);
         }

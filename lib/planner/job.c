@@ -46,7 +46,19 @@ static void prefer(loom_constant *at, loom_figure figure, const char *what)
         *at = constant_of(figure, what);
 }
 
-static void read_chip(const loom_chip *chip, loom_machine *machine)
+/* Scale-up links of a chip that no sweep covers. */
+static void read_links(const loom_chip *chip, loom_machine *machine)
+{
+    static const double reached = 0.75; /* of the maker's figure; NCCL on NVLink reaches 0.7 to 0.8 */
+
+    if (chip->link_domain < 2 || !loom_known(chip->link_bandwidth))
+        return;
+    for (int at = LOOM_DEV_LINK_REDUCE_2; at <= LOOM_DEV_LINK_EXCHANGE_8; at++)
+        if (machine->dev[at].basis == LOOM_BASIS_DEFAULT)
+            machine->dev[at] = (loom_constant){reached * chip->link_bandwidth.value, LOOM_BASIS_DEFAULT, "0.75 of the maker's link rate"};
+}
+
+void loom_machine_read_chip(loom_machine *machine, const loom_chip *chip)
 {
     loom_constant *dev = machine->dev;
 
@@ -58,6 +70,8 @@ static void read_chip(const loom_chip *chip, loom_machine *machine)
         dev[LOOM_DEV_MEMORY_BYTES] = constant_of(chip->memory_bytes, "topology");
     prefer(&dev[LOOM_DEV_HOST_MEMORY_RATE], chip->host_bandwidth, "topology");
     prefer(&dev[LOOM_DEV_NET_RATE], chip->nic_bandwidth, "topology");
+    if (!loom_device_kind_find(chip->name))
+        read_links(chip, machine);
     if (chip->memory_reach.origin == LOOM_ORIGIN_MEASURED)
         prefer(&dev[LOOM_DEV_MEMORY_SHARE], chip->memory_reach, "topology");
 }
@@ -138,7 +152,7 @@ loom_status loom_machine_of(const loom_topology *t, loom_machine *machine)
     memset(machine, 0, sizeof *machine);
     loom_device_constants(loom_device_kind_find(chip->name), machine->dev);
     read_groups(t, machine);
-    read_chip(chip, machine);
+    loom_machine_read_chip(machine, chip);
     read_gemm_law(chip, chip->kind == LOOM_CHIP_CPU ? LOOM_MATH_F32 : LOOM_MATH_16, machine);
     loom_figure nic = loom_topology_nic_bandwidth(t, 0);
     prefer(&machine->dev[LOOM_DEV_NET_RATE], nic, "topology");

@@ -35,9 +35,11 @@ static bool owner_known(const loom_override *override)
 static loom_status read_one(const char *text, loom_override *o)
 {
     char name[64];
-    const char *dot = strchr(text, '.'), *equals = dot ? strchr(dot, '=') : NULL;
+    const char *equals = strchr(text, '='), *dot = equals;
 
-    if (!dot || !equals || dot - text >= (int)sizeof o->owner || equals - dot > (int)sizeof name)
+    while (dot && dot > text && *dot != '.') /* the last: owners' names have points, such as llm.c */
+        dot--;
+    if (!equals || *dot != '.' || dot - text >= (int)sizeof o->owner || equals - dot > (int)sizeof name)
         return loom_fail(LOOM_E_INVALID, "--set %s: expected DEVICE.CONSTANT=VALUE or FRAMEWORK.CONSTANT=VALUE, such as h100.sustained=0.8",
                          text);
     snprintf(o->owner, sizeof o->owner, "%.*s", (int)(dot - text), text);

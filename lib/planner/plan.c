@@ -403,12 +403,6 @@ static loom_status find_front(planning *p, loom_found *front, int *n)
     return LOOM_OK;
 }
 
-static int faster_first(const void *a, const void *b)
-{
-    double x = ((const loom_found *)a)->seconds, y = ((const loom_found *)b)->seconds;
-    return (x > y) - (x < y);
-}
-
 static int faster_prediction_first(const void *a, const void *b)
 {
     double x = ((const loom_prediction *)a)->step_s, y = ((const loom_prediction *)b)->step_s;
@@ -427,6 +421,28 @@ static loom_status predict_all(planning *p, const loom_found *found, int n, loom
     return LOOM_OK;
 }
 
+static double fullest_of(const loom_prediction *p)
+{
+    return p->memory[p->fullest].total;
+}
+
+/* Fastest first, without those that another beats: simulated pipelines can change the order of closed forms. Returns how many stay. */
+static int thin_front(loom_prediction *front, int n)
+{
+    int kept = 0;
+
+    qsort(front, (size_t)n, sizeof *front, faster_prediction_first);
+    for (int i = 0; i < n; i++) {
+        bool beaten = false;
+        for (int j = 0; j < kept && !beaten; j++)
+            beaten = fullest_of(&front[j]) <= fullest_of(&front[i]) &&
+                     loom_layout_world(&front[j].layout) <= loom_layout_world(&front[i].layout);
+        if (!beaten)
+            front[kept++] = front[i];
+    }
+    return kept;
+}
+
 static loom_status add_front(planning *p)
 {
     loom_found *front = calloc(MOST_FRONT, sizeof *front);
@@ -434,9 +450,8 @@ static loom_status add_front(planning *p)
     loom_status status = front ? find_front(p, front, &n) : loom_fail(LOOM_E_MEMORY, "no memory for the front");
 
     if (status >= 0) {
-        qsort(front, (size_t)n, sizeof *front, faster_first);
         status = predict_all(p, front, n, &p->plan->front);
-        p->plan->n_front = status >= 0 ? n : 0;
+        p->plan->n_front = status >= 0 ? thin_front(p->plan->front, n) : 0;
     }
     free(front);
     return status;

@@ -7,6 +7,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include "planner/job.h"
+
 typedef struct reading {
     const loom_csv *csv;
     int row;
@@ -109,25 +111,53 @@ static void read_model(const reading *r, loom_job *job)
 
 /* --- machine -------------------------------------------------------------------------------------------------------------------------- */
 
-/* Network of one device in B/s, from words such as "8x400Gb/s IB per node" or "400 Gb/s RDMA per GPU"; 0: they do not say. */
+/* What words for a rate are worth in B/s, once a number stands before them. */
+static const struct rate_unit {
+    const char *word;
+    double bytes;
+} rate_units[] = {{"Gb/s", 1e9 / 8}, {"Gbps", 1e9 / 8}, {"Gbit", 1e9 / 8},  {"GbE", 1e9 / 8},
+                  {"GB/s", 1e9},     {"GBps", 1e9},     {"Tb/s", 1e12 / 8}, {"Tbps", 1e12 / 8}};
+
+/* Generations of InfiniBand that people name in place of a rate; a port a device unless they say "per node". */
+static const struct rate_unit generations[] = {{"EDR", 100e9 / 8}, {"HDR", 200e9 / 8}, {"NDR", 400e9 / 8}, {"XDR", 800e9 / 8}};
+
+static double generation_rate(const char *words, int per_node)
+{
+    for (size_t i = 0; i < sizeof generations / sizeof generations[0]; i++)
+        if (strstr(words, generations[i].word))
+            return strstr(words, "per node") ? generations[i].bytes / per_node : generations[i].bytes;
+    return 0;
+}
+
+/* Network of one device in B/s, from words such as "8x400Gb/s IB per node", "400 Gbps RDMA per GPU" or "NDR"; 0: they do not say. */
 static double network_rate(const char *words, int per_node)
 {
-    const char *unit = strstr(words, "Gb/s");
-    double times = 1, rate;
+    const char *unit = NULL;
+    double worth = 0, times = 1;
 
+    for (size_t i = 0; i < sizeof rate_units / sizeof rate_units[0]; i++) {
+        const char *at = strstr(words, rate_units[i].word);
+        if (at && (!unit || at < unit)) {
+            unit = at;
+            worth = rate_units[i].bytes;
+        }
+    }
     if (!unit)
-        return 0;
+        return generation_rate(words, per_node);
     const char *start = unit;
     while (start > words && strchr(" 0123456789.", start[-1]))
         start--;
-    rate = atof(start) * 1e9 / 8;
-    if (start > words && start[-1] == 'x') {
-        const char *factor = start - 1;
-        while (factor > words && strchr("0123456789", factor[-1]))
-            factor--;
+    double rate = atof(start) * worth;
+    while (start > words && strchr("x ", start[-1]))
+        start--;
+    const char *factor = start;
+    while (factor > words && strchr("0123456789", factor[-1]))
+        factor--;
+    if (*start == 'x' && factor < start)
         times = atof(factor);
-    }
-    return strstr(words, "per GPU") ? rate : times * rate / per_node;
+    if (strstr(words, "per GPU") || strstr(words, "per device") || strstr(words, "a GPU"))
+        return rate;
+    return times * rate / per_node;
 }
 
 /* Devices of one slice of a torus: "4 slice(s) of 256" or the whole run. */
@@ -137,15 +167,26 @@ static int slice_of(const char *words, int gpus)
     return of && strstr(words, "DCN") ? atoi(of + 4) : gpus;
 }
 
+/* A device without measurements: what its maker says. */
+static void read_catalogue(const reading *r, const char *gpu, loom_machine *machine)
+{
+    loom_chip chip;
+
+    if (loom_chip_find(gpu, &chip) == LOOM_OK && loom_known(chip.peak[LOOM_MATH_16]))
+        loom_machine_read_chip(machine, &chip);
+    else
+        skip(r, "device kind not known");
+}
+
 static void read_machine(const reading *r, loom_machine *machine)
 {
     const char *gpu = text(r, "gpu"), *between = text(r, "inter_node");
     const loom_device_kind *kind = loom_device_kind_find(gpu);
     double rate;
 
-    if (!kind)
-        skip(r, "device kind not known");
     loom_device_constants(kind, machine->dev);
+    if (!kind)
+        read_catalogue(r, gpu, machine);
     machine->ranks = r->run->gpus;
     machine->node = whole(r, "gpus_per_node", 8);
     machine->domain = strstr(gpu, "NVL72") ? 72 : machine->node;
@@ -225,7 +266,11 @@ static int repeat_of(const char *words)
 
 static const loom_framework *framework_of(const reading *r)
 {
-    return loom_framework_find(strstr(text(r, "shard"), "(DeepSpeed)") ? "deepspeed-zero3" : text(r, "framework"));
+    const loom_framework *found = loom_framework_find(strstr(text(r, "shard"), "(DeepSpeed)") ? "deepspeed-zero3" : text(r, "framework"));
+
+    if (found && strcmp(found->names[0], "megatron-lm") == 0 && number(r, "year", 0) >= 2023)
+        return loom_framework_find("megatron-lm-core"); /* fused attention came with Megatron-Core */
+    return found;
 }
 
 static void read_software(const reading *r, loom_job *job)
@@ -373,7 +418,9 @@ static bool legal(const loom_run *run, const loom_degrees *g)
 
     if (run->job.global_batch % per_pass)
         return false;
-    return g->vpp == 1 || (run->job.model.layers + 2 >= (int64_t)g->pp * g->vpp && run->job.global_batch / per_pass % g->pp == 0);
+    if (g->pipeline != LOOM_PIPE_INTERLEAVED) /* only there chunks take turns in rounds of pp micro-batches */
+        return true;
+    return run->job.model.layers + 2 >= (int64_t)g->pp * g->vpp && run->job.global_batch / per_pass % g->pp == 0;
 }
 
 /* Tries what the row leaves open (vpp, micro-batch) and keeps the fastest. */

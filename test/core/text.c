@@ -99,9 +99,24 @@ static void numbers_have_a_point_in_every_locale(void **state)
     loom_text_drop(&text);
 }
 
+static void long_lines_break_at_spaces_and_hang(void **state)
+{
+    loom_text text = {0};
+
+    (void)state;
+    loom_text_add_wrapped(&text, "  head  one two three four\n\nshort\na-word-that-is-wider-than-the-line then more\n", 16, 4);
+    assert_string_equal(loom_text_so_far(&text),
+                        "  head  one two\n    three four\n\nshort\na-word-that-is-wider-than-the-line\n    then more\n");
+    loom_text_drop(&text);
+    loom_text_add_wrapped(&text, "\xc3\xa4\xc3\xb6\xc3\xbc \xc3\x9f\xe2\x82\xac end", 6, 2); /* characters count, not bytes */
+    assert_string_equal(loom_text_so_far(&text), "\xc3\xa4\xc3\xb6\xc3\xbc \xc3\x9f\xe2\x82\xac\n  end");
+    loom_text_drop(&text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(long_lines_break_at_spaces_and_hang),
         cmocka_unit_test(grows_over_many_additions),
         cmocka_unit_test(an_empty_text_is_a_text),
         cmocka_unit_test(json_strings_are_escaped),

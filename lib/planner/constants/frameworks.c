@@ -112,7 +112,7 @@ static const loom_framework frameworks[] = {
             },
     },
     {
-        .names = {"megatron-deepspeed"},
+        .names = {"megatron-deepspeed", "gpt-neox"},
         .at =
             {
                 SAY(FLASH, 0, "fused softmax, scores in memory"),
@@ -187,7 +187,7 @@ static const loom_framework frameworks[] = {
             },
     },
     {
-        .names = {"maxtext", "paxml", "jax"},
+        .names = {"maxtext", "paxml", "jax", "t5x", "levanter", "gspmd"},
         .at =
             {
                 AT(ELEMENTWISE, 0.56, "fitted to 79 published steps: MaxText, dgxc-benchmarking, tpu-recipes, PaLM 540B"),
@@ -195,6 +195,43 @@ static const loom_framework frameworks[] = {
                 SAY(GRADIENT_BYTES, 2, "bf16"),
                 AT(TP_HIDDEN, 0.742, "fitted to 21 published steps: MaxText, tpu-recipes, PaLM 540B"),
                 AT(SHARDED_EXPOSED, 0.8, "fitted to 73 published steps: MaxText, dgxc-benchmarking, tpu-recipes, PaLM 540B"),
+            },
+    },
+    /* Eager PyTorch around FSDP or ZeRO that no table of ours has steps of */
+    {
+        .names = {"deepspeed", "pytorch", "fsdp", "hugging-face", "transformers", "accelerate", "lightning", "colossal-ai"},
+        .at =
+            {
+                SAY(FLASH, 1, "SDPA, flash attention 2"),
+                SAY(ELEMENTWISE, 2, "composer, torchtitan and InternEvo: 1.6 to 2.4"),
+                SAY(KERNELS_DENSE, 34, "eager PyTorch"),
+                SAY(SHARDED_EXPOSED, 0.3, "as composer"),
+                SAY(GRADIENT_BYTES, 2, "16-bit"),
+                SAY(FIXED, 0.0475, "as composer and torchtitan"),
+            },
+    },
+    /* The same before flash attention */
+    {
+        .names = {"sagemaker", "metaseq", "fairscale", "fairseq"},
+        .at =
+            {
+                SAY(FLASH, 0, "2022: scores in memory"),
+                SAY(ELEMENTWISE, 2, "composer, torchtitan and InternEvo: 1.6 to 2.4"),
+                SAY(KERNELS_DENSE, 34, "eager PyTorch"),
+                SAY(SHARDED_EXPOSED, 0.3, "as composer"),
+                SAY(GRADIENT_BYTES, 2, "16-bit"),
+                SAY(FIXED, 0.0475, "as composer and torchtitan"),
+            },
+    },
+    /* Megatron-Core underneath */
+    {
+        .names = {"primus", "nanotron", "megascale"},
+        .at =
+            {
+                SAY(P2P_EXPOSED, 0.35, "overlapped p2p"),
+                SAY(TP_HIDDEN, 0.3, "as NeMo, a little less"),
+                SAY(LOGIT_BYTES, 6, "fused cross-entropy"),
+                SAY(KERNELS_DENSE, 18, "as NeMo"),
             },
     },
     {
