@@ -1,6 +1,7 @@
 /* rankloom emit LAYOUT --model M --to DIALECT: the layout in another framework's words. rankloom import FILE|COMMAND: and back. */
 #include "layout_file.h"
 #include "options.h"
+#include "write_text.h"
 
 #include <rankloom/emit.h>
 
@@ -32,14 +33,6 @@ static const loom_option import_options[] = {
     {"output", 'o', LOOM_OPTION_TEXT, offsetof(emit_arguments, output), .takes = "FILE", .help = "where to write (standard output)"},
     {0},
 };
-
-static loom_status write_text(const char *text, const char *path)
-{
-    FILE *file = path ? fopen(path, "w") : stdout;
-    bool failed = !file || fputs(text, file) < 0 || (path ? fclose(file) : fflush(file)) != 0;
-
-    return failed ? loom_fail(LOOM_E_IO, "%s: %s", path ? path : "standard output", strerror(errno)) : LOOM_OK;
-}
 
 static loom_status emit(const char *path, const emit_arguments *a)
 {

@@ -149,3 +149,27 @@ loom_status layout_file_load(const char *path, const char *model_path, int world
     loom_config_free(config);
     return status;
 }
+
+loom_status layout_file_for_plan(const char *operand, const char *model_path, int global_batch, layout_file *file, loom_plan_request *plan)
+{
+    loom_status status;
+
+    plan->model = &file->model;
+    if (strchr(operand, '=')) {
+        if (!model_path)
+            return loom_fail(LOOM_E_INVALID, "--model FILE is needed with a layout in one line");
+        if ((status = loom_model_load(model_path, &file->model, &plan->train)) < 0)
+            return status;
+        file->has_model = true;
+        plan->train.global_batch = global_batch > 0 ? global_batch : plan->train.global_batch;
+        return loom_plan_layout(plan, operand, &file->layout);
+    }
+    if ((status = layout_file_load(operand, model_path, 0, file)) < 0)
+        return status;
+    if (!file->has_model)
+        return loom_fail(LOOM_E_INVALID, "%s: says no model; --model FILE does", operand);
+    file->layout.global_batch = global_batch > 0 ? global_batch : file->layout.global_batch;
+    file->layout.seq = file->layout.seq > 0 ? file->layout.seq : file->model.seq;
+    plan->train = (loom_train_shape){.global_batch = file->layout.global_batch, .seq = file->layout.seq, .precision = LOOM_BF16};
+    return loom_layout_check(&file->layout, &file->model, 0);
+}

@@ -1,15 +1,16 @@
 /* rankloom plan MODEL --topology T: the best layouts. rankloom predict MODEL --topology T --layout L: one layout in full. */
 #include "options.h"
 #include "quantity.h"
+#include "write_text.h"
 
-#include <rankloom/planner.h>
+#include <rankloom/draw.h>
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct plan_arguments {
-    const char *topology, *framework, *explain, *output, *layout, *seq;
+    const char *topology, *framework, *explain, *output, *html, *layout;
     int format, max_gpus, global_batch, micro_batch, keep;
     double margin;
     bool map, pareto, fewer;
@@ -47,6 +48,7 @@ static const loom_option plan_options[] = {
      .help = "text, json or yaml (text)"},
     {"output", 'o', LOOM_OPTION_TEXT, offsetof(plan_arguments, output), .takes = "FILE",
      .help = "write the best layout there, for gpt_3d layout=FILE"},
+    {"html", 0, LOOM_OPTION_TEXT, offsetof(plan_arguments, html), .takes = "FILE.html", .help = "write a report with tables and pictures there"},
     {0},
 };
 
@@ -130,7 +132,7 @@ static loom_status read_inputs(const plan_arguments *a, const char *model, plan_
     r->n_measured = a->measured.count;
     r->keep = a->keep;
     r->pareto = a->pareto;
-    r->advise = a->format == LOOM_PLAN_AS_TEXT;
+    r->advise = a->format == LOOM_PLAN_AS_TEXT || a->html;
     return LOOM_OK;
 }
 
@@ -160,6 +162,17 @@ static loom_status explain(const plan_arguments *a, const plan_inputs *in)
     return print_text(status, text);
 }
 
+static loom_status write_report(const plan_inputs *in, const loom_plan *found, const char *path)
+{
+    char *text = NULL;
+    loom_status status = loom_plan_html(&in->request, found, &text);
+
+    if (status == LOOM_OK)
+        status = write_text(text, path);
+    loom_text_free(text);
+    return status;
+}
+
 static loom_status plan(const plan_arguments *a, const plan_inputs *in)
 {
     loom_plan *found = NULL;
@@ -169,6 +182,8 @@ static loom_status plan(const plan_arguments *a, const plan_inputs *in)
     if (status == LOOM_OK)
         status = loom_plan_describe(&in->request, found, a->format, &text);
     status = print_text(status, text);
+    if (status == LOOM_OK && a->html)
+        status = write_report(in, found, a->html);
     if (status == LOOM_OK && found->n_best == 0)
         status = loom_fail(LOOM_E_INVALID, "%s", found->hopeless);
     if (status == LOOM_OK && a->output)

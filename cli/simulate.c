@@ -1,10 +1,10 @@
 /* rankloom simulate LAYOUT --model M --topology T: a step in virtual time on all ranks, with what may go wrong. */
 #include "layout_file.h"
 #include "options.h"
+#include "write_text.h"
 
 #include <rankloom/simulate.h>
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -76,9 +76,7 @@ static loom_status write_trace(const simulate_arguments *a, const loom_rehearsal
         status = loom_rehearsal_trace(request, ranks, count, &text);
     if (status < 0)
         return status;
-    FILE *file = fopen(a->trace, "w");
-    if (!file || fputs(text, file) < 0 || fclose(file) != 0)
-        status = loom_fail(LOOM_E_IO, "%s: %s", a->trace, strerror(errno));
+    status = write_text(text, a->trace);
     loom_text_free(text);
     return status;
 }
@@ -99,30 +97,6 @@ static loom_status rehearse(const simulate_arguments *a, const loom_rehearsal_re
     return status == LOOM_OK && a->trace ? write_trace(a, request) : status;
 }
 
-/* The layout of the file, or "tp=8,pp=4" in one line. */
-static loom_status read_layout(const simulate_arguments *a, const char *operand, layout_file *file, loom_plan_request *plan)
-{
-    loom_status status;
-
-    plan->model = &file->model;
-    if (strchr(operand, '=')) {
-        if (!a->model)
-            return loom_fail(LOOM_E_INVALID, "--model FILE is needed with a layout in one line");
-        if ((status = loom_model_load(a->model, &file->model, &plan->train)) < 0)
-            return status;
-        plan->train.global_batch = a->global_batch > 0 ? a->global_batch : plan->train.global_batch;
-        return loom_plan_layout(plan, operand, &file->layout);
-    }
-    if ((status = layout_file_load(operand, a->model, 0, file)) < 0)
-        return status;
-    if (!file->has_model)
-        return loom_fail(LOOM_E_INVALID, "%s: says no model; --model FILE does", operand);
-    file->layout.global_batch = a->global_batch > 0 ? a->global_batch : file->layout.global_batch;
-    file->layout.seq = file->layout.seq > 0 ? file->layout.seq : file->model.seq;
-    plan->train.precision = LOOM_BF16;
-    return loom_layout_check(&file->layout, &file->model, 0);
-}
-
 static loom_status simulate(const simulate_arguments *a, const char *operand, loom_topology *topology)
 {
     layout_file *file = calloc(1, sizeof *file);
@@ -139,7 +113,7 @@ static loom_status simulate(const simulate_arguments *a, const char *operand, lo
     if (status == LOOM_OK)
         status = read_handicaps(&a->slow_link, "slow-link", slow_link);
     if (status == LOOM_OK)
-        status = read_layout(a, operand, file, &plan);
+        status = layout_file_for_plan(operand, a->model, a->global_batch, file, &plan);
     if (status == LOOM_OK)
         status = rehearse(a, &request);
     free(file);

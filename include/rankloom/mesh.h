@@ -5,9 +5,6 @@
 #include <rankloom/comm.h>
 #include <rankloom/layout.h>
 #include <rankloom/text.h>
-#include <rankloom/topology.h>
-#include <rankloom/text.h>
-#include <rankloom/topology.h>
 LOOM_BEGIN
 
 typedef struct loom_mesh {
@@ -31,10 +28,6 @@ LOOM_API void loom_mesh_close(loom_mesh *mesh); /* accepts NULL; leaves world op
 /* Tells the layout, where every rank sits, and every group with its ranks, in the order in which groups were made: the same text on every
  * rank. Above 1,024 ranks only this rank and its own groups. */
 LOOM_API loom_status loom_mesh_describe(const loom_mesh *mesh, char **text); /* caller frees with loom_text_free() */
-
-/* Where every rank sits as SVG: a box a node of `topology` (NULL: a box a stage), a cell a rank, one colour a stage. Needs no comm. Caller
- * frees with loom_text_free(). */
-LOOM_API loom_status loom_mesh_map_svg(const loom_layout *layout, const loom_topology *topology, char **text);
 
 LOOM_END
 #endif

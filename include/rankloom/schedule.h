@@ -134,8 +134,9 @@ typedef struct loom_timeline {
 LOOM_API loom_status loom_schedule_simulate(const loom_schedule *schedule, const loom_schedule_costs *costs, loom_timeline *timeline);
 LOOM_API void loom_timeline_free(loom_timeline *timeline);
 
-/* The timeline as SVG: a row a stage, and below it what each stage holds in flight. Caller frees with loom_text_free(). */
-LOOM_API loom_status loom_schedule_svg(const loom_schedule *schedule, const loom_timeline *timeline, const char *title, char **text);
+/* The timeline as SVG: a row a stage, and below it what each stage holds in flight. `real`: times are microseconds and are told as such; else they are
+ * plain units. Caller frees with loom_text_free(). */
+LOOM_API loom_status loom_schedule_svg(const loom_schedule *schedule, const loom_timeline *timeline, const char *title, bool real, char **text);
 
 LOOM_END
 #endif

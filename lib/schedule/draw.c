@@ -1,7 +1,9 @@
 /* A schedule as a picture: a row a stage, time to the right, and below it what each stage holds in flight. */
 #include "schedule/schedule.h"
 
-#include "core/text.h"
+#include "core/svg.h"
+
+#include <stdio.h>
 
 enum {
     LEFT = 74,       /* for the names of the stages */
@@ -22,7 +24,20 @@ typedef struct canvas {
     double scale;  /* pixels a unit of time */
     int width, height, strips_top;
     bool tells;
+    bool real; /* times are microseconds, not units */
 } canvas;
+
+/* A moment as people write it. */
+static const char *told_time(const canvas *c, double time, char *text, size_t bytes)
+{
+    if (!c->real)
+        snprintf(text, bytes, "%.6g", time);
+    else if (c->line->makespan_us >= 1e6)
+        snprintf(text, bytes, "%.4f s", time * 1e-6);
+    else
+        snprintf(text, bytes, "%.3f ms", time * 1e-3);
+    return text;
+}
 
 static double x_at(const canvas *c, double time)
 {
@@ -51,21 +66,10 @@ static void measure(canvas *c)
     c->tells = actions <= TOLD;
 }
 
-static void add_head(canvas *c, const char *title)
-{
-    loom_text_add(&c->out, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" role=\"img\" "
-                           "font-family=\"system-ui, sans-serif\" font-size=\"12\">\n<title>", c->width, c->height, c->width, c->height);
-    loom_text_add_xml(&c->out, title);
-    loom_text_add(&c->out, "</title>\n<style>\n"
-                           ".ground { fill: #ffffff } text { fill: #24292f } .title { font-size: 15px; font-weight: 600 } .idle { fill: #eef1f4 }\n"
-                           ".k0 { fill: #8cb9ea } .k1 { fill: #8fd0a8 } .k2 { fill: #a9dccb } .k3 { fill: #f0b983 } .n { fill: #1b1f24; text-anchor: middle }\n"
-                           ".held { fill: #c9b6e4; stroke: #7a4fb0 } .axis { stroke: #8c959f }\n"
-                           "@media (prefers-color-scheme: dark) { .ground { fill: #0d1117 } text { fill: #e6edf3 } .idle { fill: #1c2229 } "
-                           ".held { fill: #4b3a68; stroke: #b99af0 } .k0, .k1, .k2, .k3 { opacity: 0.9 } .n { fill: #1b1f24 } }\n</style>\n"
-                           "<rect class=\"ground\" width=\"%d\" height=\"%d\"/>\n<text class=\"title\" x=\"8\" y=\"22\">", c->width, c->height);
-    loom_text_add_xml(&c->out, title);
-    loom_text_add(&c->out, "</text>\n");
-}
+static const char style[] =
+    ".idle { fill: #eef1f4 } .k0 { fill: #8cb9ea } .k1 { fill: #8fd0a8 } .k2 { fill: #a9dccb } .k3 { fill: #f0b983 } .b { fill: #1b1f24; text-anchor: middle } .held { fill: #c9b6e4; stroke: #7a4fb0 }\n"
+    "@media (prefers-color-scheme: dark) { .idle { fill: #1c2229 } .held { fill: #4b3a68; stroke: #b99af0 } .b { fill: #e6edf3 }\n"
+    ".k0 { fill: #2f5d92 } .k1 { fill: #2a6b45 } .k2 { fill: #2b6a5e } .k3 { fill: #8a5524 } }\n";
 
 static void add_legend(canvas *c)
 {
@@ -97,18 +101,19 @@ static void add_bar(canvas *c, int stage, int index)
     const loom_action *a = &c->schedule->stage[stage].at[index];
     const loom_action_time *time = &c->line->at[stage][index];
     double x = x_at(c, time->start_us), width = (time->end_us - time->start_us) * c->scale;
-    char text[64];
+    char text[64], start[32], end[32];
 
     loom_text_add(&c->out, "<rect class=\"k%d\" x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\"", a->kind, x, TOP + stage * ROW,
                   width > 1.5 ? width - 0.75 : width, BAR);
     if (c->schedule->chunks_per_stage > 1)
         loom_text_add(&c->out, " fill-opacity=\"%.2f\"", opacity_of(c->schedule, a->chunk));
     if (c->tells)
-        loom_text_add(&c->out, "><title>%s, %.6g to %.6g</title></rect>\n", loom_action_describe(a, text, sizeof text), time->start_us, time->end_us);
+        loom_text_add(&c->out, "><title>%s, %s to %s</title></rect>\n", loom_action_describe(a, text, sizeof text), told_time(c, time->start_us, start, sizeof start),
+                      told_time(c, time->end_us, end, sizeof end));
     else
         loom_text_add(&c->out, "/>\n");
     if (width >= LETTERS - 1)
-        loom_text_add(&c->out, "<text class=\"n\" x=\"%.2f\" y=\"%d\">%d</text>\n", x + width / 2, TOP + stage * ROW + 15, a->micro_batch);
+        loom_text_add(&c->out, "<text class=\"b\" x=\"%.2f\" y=\"%d\">%d</text>\n", x + width / 2, TOP + stage * ROW + 15, a->micro_batch);
 }
 
 static void add_row(canvas *c, int stage)
@@ -158,13 +163,14 @@ static void add_strip(canvas *c, int stage, int most)
     loom_text_add(&c->out, "V%dZ\"><title>micro-batches in flight on stage %d, at most %d</title></path>\n", base, stage, peak_of(c->schedule, stage));
 }
 
-loom_status loom_schedule_svg(const loom_schedule *schedule, const loom_timeline *timeline, const char *title, char **text)
+loom_status loom_schedule_svg(const loom_schedule *schedule, const loom_timeline *timeline, const char *title, bool real, char **text)
 {
-    canvas c = {.schedule = schedule, .line = timeline};
+    canvas c = {.schedule = schedule, .line = timeline, .real = real};
+    char end[32];
     int most = 0;
 
     measure(&c);
-    add_head(&c, title);
+    loom_svg_open(&c.out, c.width, c.height, title, style);
     add_legend(&c);
     for (int stage = 0; stage < schedule->stages; stage++) {
         add_row(&c, stage);
@@ -174,8 +180,9 @@ loom_status loom_schedule_svg(const loom_schedule *schedule, const loom_timeline
     for (int stage = 0; stage < schedule->stages; stage++)
         add_strip(&c, stage, most);
     loom_text_add(&c.out, "<line class=\"axis\" x1=\"%d\" x2=\"%.2f\" y1=\"%d\" y2=\"%d\"/><text x=\"%d\" y=\"%d\">0</text>"
-                          "<text x=\"%.2f\" y=\"%d\" text-anchor=\"end\">%.6g</text>\n</svg>\n",
+                          "<text x=\"%.2f\" y=\"%d\" text-anchor=\"end\">%s</text>\n",
                   LEFT, x_at(&c, timeline->makespan_us), c.height - 26, c.height - 26, LEFT, c.height - 10, x_at(&c, timeline->makespan_us), c.height - 10,
-                  timeline->makespan_us);
+                  told_time(&c, timeline->makespan_us, end, sizeof end));
+    loom_svg_close(&c.out);
     return loom_text_take(&c.out, text);
 }

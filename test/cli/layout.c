@@ -95,7 +95,7 @@ static void draw_writes_a_picture(void **state)
     assert_int_equal(rankloom("draw %s --forward 2", rankloom_file("s.csv", "0F0,0B0\n1F0,1B0\n")), 0);
     assert_said("<svg xmlns=\"http://www.w3.org/2000/svg\"");
     assert_said("<title>F of micro-batch 0, chunk 1, 2 to 4</title>");
-    assert_int_equal(rankloom("draw %s --map -t %s", rankloom_file("l.yaml", "{tp: 2, pp: 4, dp: 2}"), test_data("clusters/h100-2x8.yaml")), 0);
+    assert_int_equal(rankloom("draw %s --what map -t %s", rankloom_file("l.yaml", "{tp: 2, pp: 4, dp: 2}"), test_data("clusters/h100-2x8.yaml")), 0);
     assert_said("<title>rank 15: tp1 cp0 dp1 pp3");
     assert_said("node 1</text>");
     assert_int_equal(rankloom("draw %s", rankloom_file("s.csv", "0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n")), 2);

@@ -292,39 +292,6 @@ static void real_groups_add_up_their_members(void **state)
 
 /* --- the map --------------------------------------------------------------------------------------------------------------- */
 
-static int count_words(const char *text, const char *word)
-{
-    int n = 0;
-
-    for (const char *at = text; (at = strstr(at, word)); at += strlen(word))
-        n++;
-    return n;
-}
-
-static void the_map_has_a_cell_a_rank_in_its_node(void **state)
-{
-    loom_layout layout = layout_of((shape){2, 1, 2, 4, 1, 1, 1, LOOM_SCHEDULE_1F1B, PLAIN_ORDER});
-    loom_topology *topology;
-    char *text;
-
-    assert_ok(loom_mesh_map_svg(&layout, NULL, &text));
-    assert_int_equal(count_words(text, "<title>rank "), 16);
-    assert_int_equal(count_words(text, ">stage "), 4);
-    assert_non_null(strstr(text, "<title>rank 6: tp0 cp0 dp1 pp1 etp0 ep0 edp2</title>"));
-    loom_text_free(text);
-
-    assert_ok(loom_topology_load(test_data("clusters/h100-2x8.yaml"), &topology));
-    assert_ok(loom_mesh_map_svg(&layout, topology, &text));
-    assert_int_equal(count_words(text, "<title>rank "), 16);
-    assert_int_equal(count_words(text, ">node "), 2);
-    loom_text_free(text);
-    loom_topology_free(topology);
-
-    assert_ok(loom_topology_load(test_data("clusters/h100-1x8.yaml"), &topology));
-    assert_refused(loom_mesh_map_svg(&layout, topology, &text), LOOM_E_INVALID, "16 ranks", "8 devices");
-    loom_topology_free(topology);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -333,7 +300,6 @@ int main(void)
         cmocka_unit_test(the_order_of_groups_can_be_printed),
         cmocka_unit_test(a_world_of_16384_is_told_from_one_rank),
         cmocka_unit_test(a_world_of_another_size_is_refused_with_layouts_that_fit),
-        cmocka_unit_test(the_map_has_a_cell_a_rank_in_its_node),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

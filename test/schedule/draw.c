@@ -27,7 +27,7 @@ static char *picture(loom_schedule_kind kind, int p, int v, int m, const char *t
     assert_ok(loom_schedule_generate(kind, p, v, m, &s));
     assert_ok(loom_schedule_add_comm(s));
     assert_ok(loom_schedule_simulate(s, &costs, &line));
-    assert_ok(loom_schedule_svg(s, &line, title, &text));
+    assert_ok(loom_schedule_svg(s, &line, title, false, &text));
     loom_timeline_free(&line);
     loom_schedule_free(s);
     return text;

@@ -1,9 +1,10 @@
 /* A picture of where the ranks of a layout sit: boxes are nodes (or stages, without a topology), cells are ranks. */
-#include <rankloom/mesh.h>
+#include <rankloom/draw.h>
 
+#include <stdio.h>
 #include <string.h>
 
-#include "core/text.h"
+#include "core/svg.h"
 
 enum {
     CELL_WIDE = 62,
@@ -13,7 +14,6 @@ enum {
     HEAD = 22,       /* a box's name */
     TOP = 44,
     PAGE_WIDE = 1180,
-    MOST_RANKS = 4096, /* drawn; the rest is told in words */
     COLOURS = 8,
 };
 
@@ -98,17 +98,16 @@ static void add_boxes(page *p)
 }
 
 static const char style[] =
-    "<style>\n.ground { fill: #ffffff } text { fill: #24292f } .title { font-size: 15px; font-weight: 600 } .box { fill: none; stroke: #57606a }\n"
-    ".n { fill: #1b1f24; text-anchor: middle } .small { font-size: 9px }\n"
+    ".box { fill: none; stroke: #57606a } .small { font-size: 9px }\n"
     ".c0 { fill: #9ecae1 } .c1 { fill: #fdd0a2 } .c2 { fill: #a1d99b } .c3 { fill: #dadaeb } .c4 { fill: #fcbba1 } .c5 { fill: #d9d9d9 } "
     ".c6 { fill: #c7e9c0 } .c7 { fill: #fee391 }\n"
-    "@media (prefers-color-scheme: dark) { .ground { fill: #0d1117 } text { fill: #e6edf3 } .box { stroke: #8b949e } .n { fill: #1b1f24 } }\n</style>\n";
+    "@media (prefers-color-scheme: dark) { .box { stroke: #8b949e } }\n";
 
-loom_status loom_mesh_map_svg(const loom_layout *layout, const loom_topology *topology, char **text)
+loom_status loom_map_svg(const loom_layout *layout, const loom_topology *topology, int most, char **text)
 {
     int world = loom_layout_world(layout), height;
-    page p = {.layout = layout, .topology = topology, .drawn = world < MOST_RANKS ? world : MOST_RANKS, .x = GAP, .y = TOP};
-    char line[256];
+    page p = {.layout = layout, .topology = topology, .drawn = world < most ? world : most, .x = GAP, .y = TOP};
+    char line[256], title[512];
     char *boxes;
     loom_status status;
 
@@ -118,16 +117,13 @@ loom_status loom_mesh_map_svg(const loom_layout *layout, const loom_topology *to
     height = p.y + p.row_high + 30;
     if ((status = loom_text_take(&p.out, &boxes)) < 0)
         return status;
-    loom_layout_describe(layout, line, sizeof line);
-    loom_text_add(&p.out, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" role=\"img\" "
-                          "font-family=\"system-ui, sans-serif\" font-size=\"12\">\n<title>Ranks of %s</title>\n%s<rect class=\"ground\" width=\"%d\" height=\"%d\"/>\n",
-                  PAGE_WIDE, height, PAGE_WIDE, height, line, style, PAGE_WIDE, height);
-    loom_text_add(&p.out, "<text class=\"title\" x=\"8\" y=\"24\">%s: %d ranks, one colour a stage; order, fastest first: %s %s %s %s</text>\n", line, world,
-                  loom_axis_name(layout->order[0]), loom_axis_name(layout->order[1]), loom_axis_name(layout->order[2]), loom_axis_name(layout->order[3]));
+    snprintf(title, sizeof title, "%s: %d ranks, one colour a stage; order, fastest first: %s %s %s %s", loom_layout_describe(layout, line, sizeof line), world,
+             loom_axis_name(layout->order[0]), loom_axis_name(layout->order[1]), loom_axis_name(layout->order[2]), loom_axis_name(layout->order[3]));
+    loom_svg_open(&p.out, PAGE_WIDE, height, title, style);
     loom_text_add_bytes(&p.out, boxes, strlen(boxes));
     if (p.drawn < world)
         loom_text_add(&p.out, "<text x=\"8\" y=\"%d\">and %d ranks more, placed in the same way</text>\n", height - 10, world - p.drawn);
-    loom_text_add(&p.out, "</svg>\n");
+    loom_svg_close(&p.out);
     loom_text_free(boxes);
     return loom_text_take(&p.out, text);
 }
