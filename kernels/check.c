@@ -550,7 +550,7 @@ loom_status loom_check_router(const loom_router_args *a)
     loom_status status;
 
     LOOM_TRY(check_rule("router", &a->rule));
-    SIZES("router", "tokens", a->tokens);
+    SIZES("router", "tokens, first, seq, counted", a->tokens, a->first, a->seq, a->counted);
     BUFFERS("router", "score_TE, weight_TK, expert_TK, logit_TE", a->tokens, a->score_TE, a->weight_TK, a->expert_TK, a->logit_TE);
     return LOOM_OK;
 fail:

@@ -20,7 +20,7 @@ static int64_t columns_here(const loom_tp *tp, int64_t features)
     return mine.end - mine.begin;
 }
 
-void gpt_shape_init(gpt_shape *s, const loom_model *model, loom_tp *tp, int64_t sequences, int64_t seq)
+void gpt_shape_init(gpt_shape *s, const loom_model *model, loom_tp *tp, int64_t sequences, int64_t whole)
 {
     loom_tp_block q = {model->heads * model->head_dim, model->head_dim}, kv = {model->kv_heads * model->head_dim, model->head_dim};
     loom_range q_mine = loom_tp_block_range(tp, &q), kv_mine = loom_tp_block_range(tp, &kv);
@@ -28,8 +28,9 @@ void gpt_shape_init(gpt_shape *s, const loom_model *model, loom_tp *tp, int64_t 
     s->model = model;
     s->tp = tp;
     s->sequences = sequences;
-    s->seq = seq;
-    s->local_seq = seq / tp->mesh->layout.cp;
+    s->whole = whole;
+    s->seq = loom_layout_padded_seq(&tp->mesh->layout, whole);
+    s->local_seq = s->seq / tp->mesh->layout.cp;
     s->T = sequences * s->local_seq;
     s->Tl = loom_tp_local_tokens(tp, s->T);
     s->D = model->hidden;
@@ -304,7 +305,7 @@ static loom_attention_args attention_call(const gpt_shape *s, const gpt_workspac
                                  .q_seq = s->local_seq,
                                  .k_seq = s->local_seq,
                                  .head_dim = s->head_dim,
-                                 .mask = {.causal = true, .window = s->model->sliding_window}};
+                                 .mask = {.causal = true, .window = s->model->sliding_window, .q_documents_BS = s->documents_T}};
 }
 
 /* q and k lie side by side in a row, so they turn as one run of heads. */
@@ -325,7 +326,7 @@ static loom_status rotate(const gpt_shape *s, const gpt_workspace *w, float *qkv
                                      .y_token = s->qkv_width,
                                      .x_token = s->qkv_width,
                                      .positions = s->seq,
-                                     .rows_T = loom_cp_positions(s->cp),
+                                     .rows_T = s->positions_T,
                                      .inverse = inverse},
                    s->tp->compute);
 }

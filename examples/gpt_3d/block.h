@@ -10,7 +10,9 @@ typedef struct gpt_shape {
     const loom_model *model;
     loom_tp *tp;
     loom_cp *cp;                                  /* NULL until the stage has memory */
-    int64_t sequences, seq, local_seq, T, Tl, D;  /* seq: of whole sequences; local_seq: this rank's part of each */
+    int64_t sequences, seq, local_seq, T, Tl, D;  /* seq: of whole sequences, padding included; local_seq: this rank's part of each */
+    int64_t whole;                                /* tokens of a sequence without the padding behind them */
+    const int32_t *positions_T, *documents_T;     /* of the tokens at hand: rows of position tables, and documents or NULL */
     int64_t heads, kv_heads, head_dim;            /* of this rank */
     int64_t q_width, kv_width, qkv_width;         /* of this rank */
     int64_t ffn, shared_ffn;                      /* of this rank: columns of a dense MLP, and of the shared experts of a layer with experts */
@@ -19,7 +21,8 @@ typedef struct gpt_shape {
 
 /* Columns of the first matrix of an MLP of width `ffn`: twice that where gate and up lie side by side. */
 int64_t gpt_wide(const gpt_shape *shape, int64_t ffn);
-void gpt_shape_init(gpt_shape *shape, const loom_model *model, loom_tp *tp, int64_t sequences, int64_t seq);
+/* For sequences of `whole` tokens. */
+void gpt_shape_init(gpt_shape *shape, const loom_model *model, loom_tp *tp, int64_t sequences, int64_t whole);
 
 /* Buffers that live only within one call. */
 typedef struct gpt_workspace {

@@ -53,7 +53,7 @@ static size_t header_bytes(const gpt_data *data)
 {
     int32_t magic = 0;
 
-    if (data->tokenizer == GPT_UINT16 && data->mapped >= LLMC_HEADER_BYTES)
+    if (data->config.tokenizer == GPT_UINT16 && data->mapped >= LLMC_HEADER_BYTES)
         memcpy(&magic, data->bytes, sizeof magic);
     return magic == LLMC_MAGIC ? LLMC_HEADER_BYTES : 0;
 }
@@ -62,29 +62,29 @@ static int32_t token_at(const gpt_data *data, int64_t index)
 {
     uint16_t token;
 
-    if (data->tokenizer == GPT_BYTES)
+    if (data->config.tokenizer == GPT_BYTES)
         return data->bytes[index];
     memcpy(&token, data->bytes + header_bytes(data) + index * 2, sizeof token);
     return token;
 }
 
-loom_status gpt_data_open(const char *path, gpt_tokenizer tokenizer, gpt_order order, int64_t seq, int64_t vocab, gpt_data *data)
+loom_status gpt_data_open(const gpt_data_config *config, gpt_data *data)
 {
     loom_status status;
 
-    *data = (gpt_data){.tokenizer = tokenizer, .seq = seq, .vocab = vocab, .path = path};
-    status = map_file(path, data);
+    *data = (gpt_data){.config = *config};
+    status = map_file(config->path, data);
     if (status < 0)
         return status;
-    data->tokens = (int64_t)(data->mapped - header_bytes(data)) / (tokenizer == GPT_BYTES ? 1 : 2);
-    data->chunks = (data->tokens - 1) / seq;
+    data->tokens = (int64_t)(data->mapped - header_bytes(data)) / (config->tokenizer == GPT_BYTES ? 1 : 2);
+    data->chunks = (data->tokens - 1) / config->seq;
     if (data->chunks < 1) {
-        status = loom_fail(LOOM_E_INVALID, "data file %s has %lld tokens; one sample of seq %lld needs %lld", path, (long long)data->tokens,
-                           (long long)seq, (long long)seq + 1);
+        status = loom_fail(LOOM_E_INVALID, "data file %s has %lld tokens; one sample of seq %lld needs %lld", config->path, (long long)data->tokens,
+                           (long long)config->seq, (long long)config->seq + 1);
         gpt_data_close(data);
         return status;
     }
-    data->step = order == GPT_GOLDEN ? golden_step(data->chunks) : 1;
+    data->step = config->order == GPT_GOLDEN ? golden_step(data->chunks) : 1;
     return LOOM_OK;
 }
 
@@ -97,18 +97,33 @@ void gpt_data_close(gpt_data *data)
 
 loom_status gpt_data_sample(const gpt_data *data, int64_t index, int32_t *tokens, int32_t *targets)
 {
-    int64_t chunk = (int64_t)((unsigned __int128)index * (uint64_t)data->step % (uint64_t)data->chunks), first = chunk * data->seq;
+    const gpt_data_config *c = &data->config;
+    int64_t chunk = (int64_t)((unsigned __int128)index * (uint64_t)data->step % (uint64_t)data->chunks), first = chunk * c->seq;
 
-    for (int64_t i = 0; i <= data->seq; i++) {
+    for (int64_t i = 0; i <= c->seq; i++) {
         int32_t token = token_at(data, first + i);
 
-        if (token >= data->vocab)
-            return loom_fail(LOOM_E_INVALID, "data file %s: token %d at position %lld; the model's vocabulary has %lld", data->path, token,
-                             (long long)(first + i), (long long)data->vocab);
-        if (i < data->seq)
+        if (token >= c->vocab)
+            return loom_fail(LOOM_E_INVALID, "data file %s: token %d at position %lld; the model's vocabulary has %lld", c->path, token,
+                             (long long)(first + i), (long long)c->vocab);
+        if (i < c->seq)
             tokens[i] = token;
         if (i > 0)
-            targets[i - 1] = token;
+            targets[i - 1] = tokens[i - 1] == c->separator ? LOOM_IGNORE_INDEX : token;
     }
     return LOOM_OK;
+}
+
+void gpt_data_documents(const int32_t *tokens, int64_t count, int32_t separator, int32_t *documents, int32_t *positions)
+{
+    int32_t document = 0, position = 0;
+
+    for (int64_t i = 0; i < count; i++) {
+        documents[i] = document;
+        positions[i] = position++;
+        if (tokens[i] == separator) {
+            document++;
+            position = 0;
+        }
+    }
 }

@@ -38,10 +38,8 @@ static int32_t sample(const float *logits, int64_t vocab, double uniform)
 
 static int64_t window_length(const gpt_trainer *t, int64_t known)
 {
-    const loom_layout *layout = &t->run->layout;
-    int64_t length = (known + WINDOW_STEP - 1) / WINDOW_STEP * WINDOW_STEP, unit = 2 * (int64_t)layout->cp * layout->tp;
+    int64_t length = (known + WINDOW_STEP - 1) / WINDOW_STEP * WINDOW_STEP;
 
-    length = (length + unit - 1) / unit * unit; /* context and sequence parallelism cut it */
     return length < t->run->layout.seq ? length : t->run->layout.seq;
 }
 

@@ -22,9 +22,7 @@ loom_status gpt_experts_init(gpt_block *block, const gpt_shape *s, int64_t index
                                                         .up = names.up,
                                                         .down = names.down,
                                                         .init_std = model->init_std,
-                                                        .init_std_down = model->init_std / sqrt(2.0 * (double)model->layers),
-                                                        .sequences = s->sequences,
-                                                        .seq = s->local_seq},
+                                                        .init_std_down = model->init_std / sqrt(2.0 * (double)model->layers)},
                                params, &block->experts);
 }
 

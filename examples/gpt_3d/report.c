@@ -31,6 +31,19 @@ static void print_model(const gpt_run *run)
         printf("         the model file asks for dropout; this trainer has none\n");
 }
 
+static void print_padding(const loom_layout *layout)
+{
+    int64_t padded = loom_layout_padded_seq(layout, layout->seq), unit = loom_layout_padded_seq(layout, 1), below = layout->seq / unit * unit;
+
+    if (padded == layout->seq)
+        return;
+    printf("padding  seq %lld is no multiple of %lld: %lld tokens are put behind each sequence, %.2f%% more work; %lld", (long long)layout->seq,
+           (long long)unit, (long long)(padded - layout->seq), 100.0 * (double)(padded - layout->seq) / (double)layout->seq, (long long)padded);
+    if (below > 0)
+        printf(" and %lld", (long long)below);
+    printf(" need none\n");
+}
+
 static void print_layout(const gpt_run *run)
 {
     char text[256];
@@ -38,6 +51,7 @@ static void print_layout(const gpt_run *run)
     printf("layout   %s, %d rank%s, %lld micro-batches a step\n", loom_layout_describe(&run->layout, text, sizeof text),
            loom_layout_world(&run->layout), loom_layout_world(&run->layout) == 1 ? "" : "s",
            (long long)loom_layout_micro_batches(&run->layout));
+    print_padding(&run->layout);
     for (int c = 0; c < run->layout.n_chunks; c++) {
         int64_t first = loom_layout_first_layer(&run->layout, c), layers = run->layout.chunk_layers[c];
 

@@ -52,6 +52,15 @@ static void read_model(run_reader *r)
         loom_reader_problem(r->reader, loom_node_get(map, "file"), "%s", loom_last_error());
 }
 
+static void read_separator(run_reader *r, const loom_node *map)
+{
+    int64_t separator, most = r->run->model.vocab > 0 ? r->run->model.vocab - 1 : INT32_MAX;
+
+    r->run->data.packed = loom_read_i64(r->reader, map, "separator", 0, most, &separator);
+    if (r->run->data.packed)
+        r->run->data.separator = (int32_t)separator;
+}
+
 static void read_data(run_reader *r)
 {
     static const char *const tokenizers[] = {"bytes", "uint16", NULL}, *const orders[] = {"sequential", "golden", NULL};
@@ -66,6 +75,7 @@ static void read_data(run_reader *r)
     loom_read_choice(r->reader, map, "order", orders, &order);
     r->run->data.tokenizer = (gpt_tokenizer)tokenizer;
     r->run->data.order = (gpt_order)order;
+    read_separator(r, map);
 }
 
 static void read_adamw(run_reader *r, const loom_node *map)
@@ -154,6 +164,7 @@ static void read_layout(run_reader *r)
     layout->micro_batch = r->run->train.micro_batch;
     layout->global_batch = r->run->train.global_batch;
     layout->seq = r->run->train.seq;
+    layout->pad_seq = true;
     read_path(r, r->root, "", "topology", r->run->topology);
     r->run->planned = text && strcmp(text, "auto") == 0;
     if (r->run->planned)

@@ -13,9 +13,11 @@ typedef struct gpt_run {
         char path[GPT_PATH_BYTES];
         gpt_tokenizer tokenizer;
         gpt_order order;
+        bool packed; /* documents end with token `separator`; else the text is one */
+        int32_t separator;
     } data;
     struct {
-        int64_t steps, global_batch, micro_batch, seq, warmup, seed;
+        int64_t steps, global_batch, micro_batch, seq, warmup, seed; /* seq: as the data has it; ranks may hold padding behind it */
         double lr, min_lr;
         loom_adamw_config adamw;
     } train;

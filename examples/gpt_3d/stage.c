@@ -110,7 +110,7 @@ static loom_status open_chunks(gpt_stage *stage, const loom_schedule *schedule)
     return LOOM_OK;
 }
 
-loom_status gpt_stage_open(const loom_model *model, loom_mesh *mesh, loom_tp *tp, const loom_schedule *schedule, gpt_stage **stage)
+loom_status gpt_stage_open(const loom_model *model, loom_mesh *mesh, loom_tp *tp, const loom_schedule *schedule, int32_t separator, gpt_stage **stage)
 {
     gpt_stage *s = calloc(1, sizeof *s);
     loom_status status;
@@ -121,6 +121,7 @@ loom_status gpt_stage_open(const loom_model *model, loom_mesh *mesh, loom_tp *tp
     s->mesh = mesh;
     s->tp = tp;
     s->device = loom_stream_device(tp->compute);
+    s->separator = separator;
     s->recompute = mesh->layout.recompute == LOOM_RECOMPUTE_FULL;
     s->micro_batches = loom_layout_micro_batches(&mesh->layout);
     gpt_shape_init(&s->shape, model, tp, mesh->layout.micro_batch, mesh->layout.seq);
@@ -293,6 +294,25 @@ static loom_status allocate_logits(gpt_stage *stage)
     return loom_alloc(stage->device, sizeof *stage->loss_sum, LOOM_MEM_LOGITS, (void **)&stage->loss_sum);
 }
 
+/* Where in its sequence each token lies, for all ranks of cp: [cp, local_seq]. */
+static loom_status reshape_experts(const gpt_shape *s)
+{
+    int cp = s->tp->mesh->layout.cp;
+    int32_t *positions;
+    loom_status status;
+
+    if (!s->ep)
+        return LOOM_OK;
+    if (!(positions = malloc((size_t)s->seq * sizeof *positions)))
+        return loom_fail(LOOM_E_MEMORY, "no memory for %lld positions", (long long)s->seq);
+    for (int r = 0; r < cp; r++)
+        loom_cp_split(s->seq, cp, r, positions + r * s->local_seq);
+    status = loom_ep_reshape(s->ep,
+                             &(loom_ep_shape){.sequences = s->sequences, .seq = s->local_seq, .whole = s->whole, .positions_CS = positions});
+    free(positions);
+    return status;
+}
+
 static loom_status open_cp(gpt_stage *stage)
 {
     gpt_shape *s = &stage->shape;
@@ -301,7 +321,8 @@ static loom_status open_cp(gpt_stage *stage)
                              .seq = s->seq,
                              .heads = s->heads,
                              .kv_heads = s->kv_heads,
-                             .head_dim = s->head_dim};
+                             .head_dim = s->head_dim,
+                             .documents = stage->separator != GPT_NO_SEPARATOR};
 
     return loom_cp_open(stage->mesh, s->tp->kernels, s->tp->compute, &config, &s->cp);
 }
@@ -312,6 +333,7 @@ loom_status gpt_stage_allocate(gpt_stage *stage)
     loom_kernels *k = stage->tp->kernels;
 
     TRY(open_cp(stage));
+    TRY(reshape_experts(s));
     for (int c = 0; c < stage->n_chunks; c++)
         TRY(allocate_chunk(stage, &stage->chunks[c]));
     TRY(allocate_workspace(stage));
@@ -330,10 +352,10 @@ loom_status gpt_stage_allocate(gpt_stage *stage)
 
 /* --- embedding and head ------------------------------------------------------------------------------------------------------------ */
 
-/* Position in its sequence of each token that this rank holds between the regions. */
+/* Position of each token that this rank holds between the regions. */
 static const int32_t *position_rows(const gpt_shape *s)
 {
-    return loom_cp_positions(s->cp) + (s->tp->sequence_parallel ? s->tp->rank * s->Tl : 0);
+    return s->positions_T + (s->tp->sequence_parallel ? s->tp->rank * s->Tl : 0);
 }
 
 static loom_status embed(gpt_stage *stage, const gpt_shape *s, const int32_t *tokens, float *x)
@@ -355,9 +377,8 @@ static loom_status embed(gpt_stage *stage, const gpt_shape *s, const int32_t *to
                        s->tp->compute);
 }
 
-static loom_status embed_backward(gpt_stage *stage, const int32_t *tokens, const float *d)
+static loom_status embed_backward(gpt_stage *stage, const gpt_shape *s, const int32_t *tokens, const float *d)
 {
-    const gpt_shape *s = &stage->shape;
     loom_kernels *k = s->tp->kernels;
     const float *d_full;
 
@@ -444,14 +465,26 @@ static const int32_t *micro_batch_of(const gpt_stage *stage, const int32_t *all,
     return all + micro_batch * stage->shape.T;
 }
 
+/* The shape, with what this micro-batch's attention and embedding need to know of its tokens. */
+static gpt_shape shape_of(const gpt_stage *stage, int micro_batch)
+{
+    const gpt_batch *batch = &stage->batch;
+    gpt_shape s = stage->shape;
+
+    s.positions_T = batch->positions ? micro_batch_of(stage, batch->positions, micro_batch) : loom_cp_positions(s.cp);
+    s.documents_T = batch->documents ? micro_batch_of(stage, batch->documents, micro_batch) : NULL;
+    return s;
+}
+
 static loom_status forward(void *context, int index, int micro_batch, int slot_index, const float *input, float *output)
 {
     gpt_stage *stage = context;
+    gpt_shape s = shape_of(stage, micro_batch);
     gpt_chunk *chunk = find_chunk(stage, index);
     gpt_slot *slot = &chunk->slot[slot_index];
     float *out = chunk->has_head ? stage->final_TD : output;
 
-    TRY(run_layers(stage, chunk, &stage->shape, slot, micro_batch_of(stage, stage->batch.tokens, micro_batch), input, out));
+    TRY(run_layers(stage, chunk, &s, slot, micro_batch_of(stage, stage->batch.tokens, micro_batch), input, out));
     if (!chunk->has_head)
         return LOOM_OK;
     return head_forward_backward(stage, out, micro_batch_of(stage, stage->batch.targets, micro_batch), slot->d_head);
@@ -465,13 +498,13 @@ static loom_status tell_ready(gpt_stage *stage, int micro_batch, int first, int 
     return loom_dp_ready(stage->dp, stage->params.at + first, end - first);
 }
 
-static loom_status block_backward(gpt_stage *stage, gpt_chunk *chunk, const gpt_slot *slot, int64_t i, const float *input, float *d)
+static loom_status block_backward(gpt_stage *stage, gpt_chunk *chunk, const gpt_shape *s, const gpt_slot *slot, int64_t i, const float *input, float *d)
 {
     const float *x = block_input(chunk, slot, i, input);
 
     if (stage->recompute) /* its output is not needed again: it goes where the backward's first gradient will overwrite it */
-        TRY(gpt_block_forward(&chunk->blocks[i], &stage->shape, &stage->workspace, &slot->saved[i], x, stage->workspace.branch_TlD));
-    TRY(gpt_block_backward(&chunk->blocks[i], &stage->shape, &stage->workspace, &slot->saved[i], x, d));
+        TRY(gpt_block_forward(&chunk->blocks[i], s, &stage->workspace, &slot->saved[i], x, stage->workspace.branch_TlD));
+    TRY(gpt_block_backward(&chunk->blocks[i], s, &stage->workspace, &slot->saved[i], x, d));
     loom_device_progress(stage->device);
     return LOOM_OK;
 }
@@ -481,19 +514,20 @@ static loom_status backward(void *context, int index, int micro_batch, int slot_
     gpt_stage *stage = context;
     gpt_chunk *chunk = find_chunk(stage, index);
     gpt_slot *slot = &chunk->slot[slot_index];
-    size_t bytes = (size_t)(stage->shape.Tl * stage->shape.D) * sizeof(float);
+    gpt_shape s = shape_of(stage, micro_batch);
+    size_t bytes = (size_t)(s.Tl * s.D) * sizeof(float);
     float *d = chunk->has_embedding ? stage->embedding_d : d_input;
 
     TRY(loom_stream_copy(stage->tp->compute, d, chunk->has_head ? slot->d_head : d_output, bytes));
     if (chunk->has_head)
         TRY(tell_ready(stage, micro_batch, stage->head_params[0], stage->head_params[1]));
     for (int64_t i = chunk->layers - 1; i >= 0; i--) {
-        TRY(block_backward(stage, chunk, slot, i, input, d));
+        TRY(block_backward(stage, chunk, &s, slot, i, input, d));
         TRY(tell_ready(stage, micro_batch, chunk->first_param[i], chunk->first_param[i + 1]));
     }
     if (!chunk->has_embedding)
         return LOOM_OK;
-    TRY(embed_backward(stage, micro_batch_of(stage, stage->batch.tokens, micro_batch), d));
+    TRY(embed_backward(stage, &s, micro_batch_of(stage, stage->batch.tokens, micro_batch), d));
     return tell_ready(stage, micro_batch, stage->embedding_params[0], stage->embedding_params[1]);
 }
 
@@ -509,9 +543,11 @@ int64_t gpt_stage_boundary(const gpt_stage *stage)
 
 loom_status gpt_stage_begin(gpt_stage *stage, const gpt_batch *batch)
 {
+    const loom_layout *layout = &stage->mesh->layout;
+
     stage->batch = *batch;
     if (stage->ep)
-        TRY(loom_ep_begin(stage->ep));
+        TRY(loom_ep_begin(stage->ep, (double)batch->counted / (double)(layout->global_batch / layout->micro_batch)));
     return has_head(stage) ? loom_stream_fill_zero(stage->tp->compute, stage->loss_sum, sizeof *stage->loss_sum) : LOOM_OK;
 }
 
@@ -570,9 +606,9 @@ static loom_status collect_rows(const gpt_stage *stage, const gpt_shape *s, cons
 
     TRY(loom_stream_fill_zero(s->tp->compute, x_rows, (size_t)rows * row));
     for (int64_t t = 0; t < s->T; t++) {
-        int64_t at = t / s->local_seq * s->seq + positions[t] - first;
+        int64_t at = t / s->local_seq * s->whole + positions[t] - first;
 
-        if (at >= 0 && at < rows)
+        if (positions[t] < s->whole && at >= 0 && at < rows)
             TRY(loom_stream_copy(s->tp->compute, x_rows + at * s->D, x_full + t * s->D, row));
     }
     return loom_all_reduce(stage->mesh->axis[LOOM_AXIS_CP], x_rows, x_rows, (size_t)(rows * s->D), LOOM_F32, LOOM_SUM, s->tp->compute);
@@ -607,22 +643,40 @@ static loom_status head_logits(gpt_stage *stage, const gpt_shape *s, const float
     return status;
 }
 
-/* Of tokens [sequences, seq] those that lie on this rank. */
-static void take_local(const gpt_shape *s, const int32_t *tokens, int32_t *local)
+/* Of one value a token of [sequences, whole] those that lie on this rank; padding gets 0. */
+static void take_local(const gpt_shape *s, const int32_t *all, int32_t *local)
 {
-    const int32_t *positions = loom_cp_positions(s->cp);
+    const int32_t *at = loom_cp_positions(s->cp);
 
     for (int64_t t = 0; t < s->T; t++)
-        local[t] = tokens[t / s->local_seq * s->seq + positions[t]];
+        local[t] = at[t] < s->whole ? all[t / s->local_seq * s->whole + at[t]] : 0;
 }
 
-static loom_status logits_with_buffers(gpt_stage *stage, const gpt_shape *s, const int32_t *tokens, int64_t first_row, int64_t rows,
+/* Positions and documents of this rank's tokens, behind each other in `local`. */
+static loom_status local_documents(const gpt_stage *stage, gpt_shape *s, const int32_t *tokens, int32_t *local)
+{
+    int32_t *documents = malloc(2 * (size_t)(s->sequences * s->whole) * sizeof *documents), *positions = documents + s->sequences * s->whole;
+
+    if (!documents)
+        return loom_fail(LOOM_E_MEMORY, "no memory for the documents of %lld tokens", (long long)(s->sequences * s->whole));
+    for (int64_t b = 0; b < s->sequences; b++)
+        gpt_data_documents(tokens + b * s->whole, s->whole, stage->separator, documents + b * s->whole, positions + b * s->whole);
+    take_local(s, positions, local);
+    take_local(s, documents, local + s->T);
+    free(documents);
+    s->positions_T = local;
+    s->documents_T = stage->separator == GPT_NO_SEPARATOR ? NULL : local + s->T;
+    return LOOM_OK;
+}
+
+static loom_status logits_with_buffers(gpt_stage *stage, gpt_shape *s, const int32_t *tokens, int64_t first_row, int64_t rows,
                                        float *logits, float *buffers, int32_t *local)
 {
     const loom_layout *layout = &stage->mesh->layout;
     float *result;
 
     take_local(s, tokens, local);
+    TRY(local_documents(stage, s, tokens, local + s->T));
     TRY(walk_chunks(stage, s, local, buffers, buffers + s->Tl * s->D, &result));
     if (has_head(stage))
         TRY(head_logits(stage, s, result, first_row, rows, logits));
@@ -640,14 +694,17 @@ loom_status gpt_stage_logits(gpt_stage *stage, const int32_t *tokens, int64_t se
     size_t activations, ids;
     loom_status status;
 
-    TRY(loom_cp_reshape(trained->cp, sequences, seq));
     gpt_shape_init(&s, stage->model, stage->tp, sequences, seq);
     s.cp = trained->cp;
     s.ep = trained->ep;
+    TRY(loom_cp_reshape(s.cp, sequences, s.seq));
+    TRY(reshape_experts(&s));
     activations = (size_t)(2 * s.Tl * s.D) * sizeof *buffers;
-    ids = (size_t)s.T * sizeof *tokens;
+    ids = 3 * (size_t)s.T * sizeof *tokens;
     TRY(loom_alloc(stage->device, activations + ids, LOOM_MEM_WORKSPACE, (void **)&buffers));
     status = logits_with_buffers(stage, &s, tokens, first_row, rows, logits, buffers, (int32_t *)(buffers + 2 * s.Tl * s.D));
     loom_free(stage->device, buffers);
-    return status < 0 ? status : loom_cp_reshape(trained->cp, trained->sequences, trained->seq);
+    TRY(status);
+    TRY(loom_cp_reshape(trained->cp, trained->sequences, trained->seq));
+    return reshape_experts(trained);
 }

@@ -3,11 +3,15 @@
 #define GPT_3D_STAGE_H
 
 #include "block.h"
+#include "data.h"
 
 /* The tokens of one step on this rank, micro-batch after micro-batch: [micro_batches, sequences, local_seq], of each sequence what loom_cp_split()
- * gives it. Targets of -100 do not count. */
+ * gives it. Targets of -100 do not count: padding, and what is behind a document. */
 typedef struct gpt_batch {
     const int32_t *tokens, *targets;
+    const int32_t *positions; /* of each token in its document; NULL: in its sequence */
+    const int32_t *documents; /* NULL: a sequence is one */
+    int64_t counted;          /* targets that count, in the global batch */
 } gpt_batch;
 
 /* Memory of one micro-batch in flight on one chunk. */
@@ -36,7 +40,8 @@ typedef struct gpt_stage {
     loom_tp *tp;
     loom_ep *ep; /* NULL: the model has no experts */
     gpt_shape shape;
-    bool recompute; /* keep only the input of every block, run it again in backward */
+    int32_t separator; /* that ends a document, or GPT_NO_SEPARATOR */
+    bool recompute;    /* keep only the input of every block, run it again in backward */
     int64_t micro_batches;
 
     gpt_chunk *chunks; /* those of this stage */
@@ -62,7 +67,7 @@ typedef struct gpt_stage {
 } gpt_stage;
 
 /* Declares parameters, allocates nothing of the device yet: loom_dp_open(&stage->params) comes between. */
-loom_status gpt_stage_open(const loom_model *model, loom_mesh *mesh, loom_tp *tp, const loom_schedule *schedule, gpt_stage **stage);
+loom_status gpt_stage_open(const loom_model *model, loom_mesh *mesh, loom_tp *tp, const loom_schedule *schedule, int32_t separator, gpt_stage **stage);
 /* Activations, workspace, logits. */
 loom_status gpt_stage_allocate(gpt_stage *stage);
 void gpt_stage_close(gpt_stage *stage); /* accepts NULL */

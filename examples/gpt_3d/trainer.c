@@ -11,23 +11,35 @@ static bool is_dry(const gpt_trainer *t)
     return loom_device_get_kind(t->device) == LOOM_DRY;
 }
 
+static int32_t separator(const gpt_run *run)
+{
+    return run->data.packed ? run->data.separator : GPT_NO_SEPARATOR;
+}
+
 static loom_status open_data(gpt_trainer *t)
 {
     const gpt_run *run = t->run;
-    int64_t seq = run->layout.seq, local = seq / run->layout.cp, count;
+    int64_t seq = loom_layout_padded_seq(&run->layout, run->layout.seq), count;
+    gpt_data_config config = {.path = run->data.path,
+                              .tokenizer = run->data.tokenizer,
+                              .order = run->data.order,
+                              .seq = run->layout.seq,
+                              .vocab = run->model.vocab,
+                              .separator = separator(run)};
 
     t->samples = run->layout.global_batch / run->layout.dp;
-    count = t->samples * local;
-    t->tokens = calloc((size_t)count, sizeof *t->tokens);
-    t->targets = calloc((size_t)count, sizeof *t->targets);
-    t->whole = calloc((size_t)(2 * seq), sizeof *t->whole);
-    t->positions = calloc((size_t)local, sizeof *t->positions);
-    if (!t->tokens || !t->targets || !t->whole || !t->positions)
-        return loom_fail(LOOM_E_MEMORY, "no memory for %lld tokens of a step", (long long)count);
-    loom_cp_split(seq, run->layout.cp, t->mesh->here.at[LOOM_AXIS_CP], t->positions);
-    if (is_dry(t))
-        return LOOM_OK;
-    return gpt_data_open(run->data.path, run->data.tokenizer, run->data.order, run->layout.seq, run->model.vocab, &t->data);
+    t->local_seq = seq / run->layout.cp;
+    count = t->samples * t->local_seq;
+    t->places = calloc((size_t)t->local_seq, sizeof *t->places);
+    for (int id = 0; id < GPT_IDS; id++) {
+        t->local[id] = calloc((size_t)count, sizeof *t->local[id]);
+        t->whole[id] = calloc((size_t)seq, sizeof *t->whole[id]);
+        if (!t->places || !t->local[id] || !t->whole[id])
+            return loom_fail(LOOM_E_MEMORY, "no memory for %lld tokens of a step", (long long)count);
+    }
+    loom_cp_split(seq, run->layout.cp, t->mesh->here.at[LOOM_AXIS_CP], t->places);
+    t->counted = run->layout.global_batch * run->layout.seq;
+    return is_dry(t) ? LOOM_OK : gpt_data_open(&config, &t->data);
 }
 
 static loom_status watch_cp_groups(gpt_trainer *t)
@@ -48,7 +60,7 @@ static loom_status open_model(gpt_trainer *t)
 
     TRY(loom_tp_open(t->mesh, t->kernels, t->compute, &t->tp));
     TRY(loom_schedule_for_layout(&run->layout, &t->schedule));
-    TRY(gpt_stage_open(&run->model, t->mesh, t->tp, t->schedule, &t->stage));
+    TRY(gpt_stage_open(&run->model, t->mesh, t->tp, t->schedule, separator(run), &t->stage));
     TRY(loom_dp_open(t->mesh, &t->stage->params, &dp, t->compute, &t->dp));
     TRY(gpt_stage_allocate(t->stage));
     TRY(watch_cp_groups(t));
@@ -129,28 +141,56 @@ void gpt_trainer_close(gpt_trainer *t)
     loom_kernels_close(t->kernels);
     loom_mesh_close(t->mesh);
     gpt_data_close(&t->data);
-    free(t->tokens);
-    free(t->targets);
-    free(t->whole);
-    free(t->positions);
+    for (int id = 0; id < GPT_IDS; id++) {
+        free(t->local[id]);
+        free(t->whole[id]);
+    }
+    free(t->places);
     free(t);
 }
 
 int64_t gpt_trainer_tokens(const gpt_trainer *t)
 {
-    return t->run->layout.global_batch * t->run->layout.seq;
+    return t->counted > 0 ? t->counted : 1; /* of nothing the loss is 0 */
 }
 
-/* This rank's tokens and targets of one sample. Both are taken by global position, so the shift by one between them crosses the parts. */
-static loom_status load_sample(gpt_trainer *t, int64_t sample, int32_t *tokens, int32_t *targets)
+/* One sample, with the padding behind it: tokens 0 without a target, which nothing before them sees. */
+static loom_status load_whole(gpt_trainer *t, int64_t sample)
 {
-    int64_t seq = t->run->layout.seq, local = seq / t->run->layout.cp;
+    int64_t seq = t->run->layout.seq, padded = loom_layout_padded_seq(&t->run->layout, seq);
 
-    TRY(gpt_data_sample(&t->data, sample, t->whole, t->whole + seq));
-    for (int64_t i = 0; i < local; i++) {
-        tokens[i] = t->whole[t->positions[i]];
-        targets[i] = t->whole[seq + t->positions[i]];
+    TRY(gpt_data_sample(&t->data, sample, t->whole[GPT_TOKENS], t->whole[GPT_TARGETS]));
+    gpt_data_documents(t->whole[GPT_TOKENS], seq, separator(t->run), t->whole[GPT_DOCUMENTS], t->whole[GPT_ROWS]);
+    for (int64_t i = seq; i < padded; i++) {
+        t->whole[GPT_TARGETS][i] = LOOM_IGNORE_INDEX;
+        t->whole[GPT_DOCUMENTS][i] = t->whole[GPT_DOCUMENTS][seq - 1];
     }
+    return LOOM_OK;
+}
+
+/* This rank's part of sample number `i` of its step. All is taken by global position, so the shift by one between tokens and targets crosses the
+ * parts, and documents and what is counted of them are the same whoever holds them. */
+static loom_status load_sample(gpt_trainer *t, int64_t i, int64_t sample)
+{
+    TRY(load_whole(t, sample));
+    for (int id = 0; id < GPT_IDS; id++)
+        for (int64_t s = 0; s < t->local_seq; s++)
+            t->local[id][i * t->local_seq + s] = t->whole[id][t->places[s]];
+    return LOOM_OK;
+}
+
+/* Where documents end the loss counts fewer tokens; how many is known when all ranks have said it, stages and tp ranks holding the same. */
+static loom_status count_targets(gpt_trainer *t)
+{
+    double counted = 0;
+
+    if (!t->run->data.packed)
+        return LOOM_OK;
+    for (int64_t i = 0; i < t->samples * t->local_seq && t->mesh->here.at[LOOM_AXIS_PP] == 0; i++)
+        counted += t->local[GPT_TARGETS][i] != LOOM_IGNORE_INDEX;
+    TRY(loom_dp_sum(t->dp, &counted, 1));
+    if (!is_dry(t))
+        t->counted = (int64_t)counted;
     return LOOM_OK;
 }
 
@@ -158,18 +198,22 @@ static loom_status load_sample(gpt_trainer *t, int64_t sample, int32_t *tokens, 
 loom_status gpt_trainer_load_batch(gpt_trainer *t, int64_t step)
 {
     int64_t first = step * t->run->layout.global_batch + t->mesh->here.at[LOOM_AXIS_DP] * t->samples;
-    int64_t local = t->run->layout.seq / t->run->layout.cp;
 
-    if (is_dry(t))
-        return LOOM_OK;
-    for (int64_t i = 0; i < t->samples; i++)
-        TRY(load_sample(t, first + i, t->tokens + i * local, t->targets + i * local));
-    return LOOM_OK;
+    for (int64_t i = 0; i < t->samples && !is_dry(t); i++)
+        TRY(load_sample(t, i, first + i));
+    return count_targets(t);
 }
 
 loom_status gpt_trainer_forward_backward(gpt_trainer *t)
 {
-    TRY(gpt_stage_begin(t->stage, &(gpt_batch){t->tokens, t->targets}));
+    bool plain = !t->run->data.packed && loom_layout_padded_seq(&t->run->layout, t->run->layout.seq) == t->run->layout.seq;
+    gpt_batch batch = {.tokens = t->local[GPT_TOKENS],
+                       .targets = t->local[GPT_TARGETS],
+                       .positions = plain ? NULL : t->local[GPT_ROWS],
+                       .documents = t->run->data.packed ? t->local[GPT_DOCUMENTS] : NULL,
+                       .counted = t->counted};
+
+    TRY(gpt_stage_begin(t->stage, &batch));
     TRY(loom_dp_begin(t->dp));
     return loom_pipeline_step(t->pipeline);
 }

@@ -5,6 +5,9 @@
 #include "run.h"
 #include "stage.h"
 
+/* What a step knows of every token. */
+enum { GPT_TOKENS, GPT_TARGETS, GPT_ROWS, GPT_DOCUMENTS, GPT_IDS }; /* ROWS: of position tables */
+
 typedef struct gpt_trainer {
     const gpt_run *run;
     loom_device *device;
@@ -19,10 +22,12 @@ typedef struct gpt_trainer {
     loom_pipeline *pipeline;
     loom_monitor *monitor;
     gpt_data data;
-    int32_t *tokens, *targets; /* of one step on this rank: of every sequence the part that lies here */
-    int32_t *whole;            /* tokens and targets of one whole sequence */
-    int32_t *positions;        /* of this rank's tokens in their sequence */
-    int64_t samples;           /* sequences of one step on this rank */
+    int32_t *local[GPT_IDS]; /* of one step on this rank: of every sequence the part that lies here */
+    int32_t *whole[GPT_IDS]; /* of one whole sequence */
+    int32_t *places;         /* of this rank's tokens in their sequence, padding included */
+    int64_t samples;         /* sequences of one step on this rank */
+    int64_t local_seq;       /* this rank's part of each, padding included */
+    int64_t counted;         /* tokens whose loss counts, in the global batch at hand */
 } gpt_trainer;
 
 typedef struct gpt_step {
@@ -42,7 +47,7 @@ loom_status gpt_trainer_step(gpt_trainer *trainer, int64_t step, gpt_step *resul
 loom_status gpt_trainer_load_batch(gpt_trainer *trainer, int64_t step);
 loom_status gpt_trainer_forward_backward(gpt_trainer *trainer);
 
-/* Global tokens of a step: the divisor of its gradient. */
+/* Tokens of the global batch at hand whose loss counts: the divisor of its gradient. At least 1. */
 int64_t gpt_trainer_tokens(const gpt_trainer *trainer);
 
 #endif

@@ -16,8 +16,8 @@
  *
  * The balance loss is 'switch': E / k * sum over experts of (share of the choices that went to e, the sum over e being k) * (mean score of e), over
  * all tokens of one micro-batch, on whatever tp and cp ranks they are; or 'sequence': the same inside each sequence, with scores divided by
- * their sum over experts, then the mean over sequences. Its gradient is that of the mean over micro-batches times the count of tokens, to
- * match losses that are sums over tokens. */
+ * their sum over experts, then the mean over sequences. Its gradient is that of the mean over micro-batches times the count of tokens whose loss
+ * counts (loom_ep_begin), to match losses that are sums over tokens; so is that of the z-loss, which is a mean over tokens. */
 #ifndef RANKLOOM_EP_H
 #define RANKLOOM_EP_H
 
@@ -33,6 +33,16 @@ typedef struct loom_moe_record loom_moe_record; /* what a layer keeps from forwa
 LOOM_API loom_status loom_ep_open(loom_mesh *mesh, loom_kernels *kernels, loom_stream *compute, loom_ep **ep);
 LOOM_API void loom_ep_close(loom_ep *ep); /* accepts NULL; after its layers and records */
 
+/* How the tokens of a micro-batch lie on this cp rank: rows [sequences, seq]. */
+typedef struct loom_ep_shape {
+    int64_t sequences, seq;
+    int64_t whole;                 /* tokens of a whole sequence: what lies behind them is padding, goes to no expert and counts nowhere. 0: all */
+    const int32_t *positions_CS;   /* [cp, seq] where in their sequence the tokens of each cp rank lie, ascending; NULL: one rank's behind the other's */
+} loom_ep_shape;
+
+/* From now on rows lie so. Before the first record, and whenever it changes; positions are copied. */
+LOOM_API loom_status loom_ep_reshape(loom_ep *ep, const loom_ep_shape *shape);
+
 typedef struct loom_moe_layer_config {
     const loom_moe *moe; /* lent until the layer is closed */
     int64_t hidden;
@@ -41,7 +51,6 @@ typedef struct loom_moe_layer_config {
     const char *experts;        /* expert N has EXPERTS.N.GATE.weight and so on */
     const char *gate, *up, *down;
     double init_std, init_std_down;
-    int64_t sequences, seq; /* of a micro-batch, as this cp rank holds it: what the balance loss is taken over */
 } loom_moe_layer_config;
 
 /* Makes the parameters and adds them to `params`: router, selection bias, then gate, up and down of each expert that is here. Experts are SwiGLU.
@@ -84,9 +93,10 @@ typedef struct loom_ep_load {
     double idle; /* share of experts that no token chose: the worst stage's */
 } loom_ep_load;
 
-/* A step is: begin, micro-batches, (the optimizer,) finish. Finish counts the choices of the global batch and steers selection biases:
+/* A step is: begin, micro-batches, (the optimizer,) finish. `losses`: how many tokens' losses a micro-batch sums, on the average of the global batch;
+ * 0: those of all its tokens. Finish counts the choices of the global batch and steers selection biases:
  * bias += speed * sign(mean count - count). Collective over all ranks. */
-LOOM_API loom_status loom_ep_begin(loom_ep *ep);
+LOOM_API loom_status loom_ep_begin(loom_ep *ep, double losses);
 LOOM_API loom_status loom_ep_finish(loom_ep *ep, loom_ep_load *load);
 
 LOOM_END

@@ -362,12 +362,14 @@ typedef struct loom_router_rule {
     float route_scale; /* of the weights; 0: 1 */
 } loom_router_rule;
 
-/* Best first, the lowest index of equals. `bias` shifts the choice only, weights are the unbiased scores. */
+/* Best first, the lowest index of equals. `bias` shifts the choice only, weights are the unbiased scores. Where sequences of `seq` tokens end in
+ * padding, only the first `counted` of each choose: the others get experts -1, and weights, scores and lse of 0. */
 typedef struct loom_router_args {
     float *score_TE, *weight_TK, *lse_T; /* lse: log sum exp of the logits, for the z-loss; NULL: not wanted */
     int32_t *expert_TK;
     const float *logit_TE, *bias_E; /* bias NULL: none */
     int64_t tokens;
+    int64_t first, seq, counted; /* token t is number (first + t) % seq of its sequence; seq 0: all choose */
     loom_router_rule rule;
 } loom_router_args;
 
@@ -393,7 +395,7 @@ typedef struct loom_router_balance_args {
 } loom_router_balance_args;
 
 /* dlogit from the weights' gradient, the balance loss (slope, with the same segment and share) and the z-loss (z_slope * lse * softmax,
- * with z_slope = 2 coefficient / tokens for the mean of lse^2). */
+ * with z_slope = 2 coefficient / tokens for the mean of lse^2). 0 for a token that chose nothing. */
 typedef struct loom_router_backward_args {
     float *dlogit_TE;
     const float *dweight_TK; /* NULL: none */

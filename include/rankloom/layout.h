@@ -46,6 +46,7 @@ typedef struct loom_layout {
     loom_recompute recompute;
     loom_cp_kind cp_kind;
     int64_t micro_batch, global_batch, seq; /* sequences, sequences, tokens */
+    bool pad_seq;                           /* of whoever runs it: a seq that ranks cannot cut is padded (loom_layout_padded_seq), not refused */
     int n_chunks;                           /* pp * vpp; chunk c runs on stage loom_layout_stage_of_chunk() */
     int64_t chunk_layers[LOOM_MAX_STAGES];  /* layers of each chunk in model order; may be 0; they sum to model.layers.
                                                Before resolve: n_chunks 0 or all layers 0 is even; n_chunks = pp is layers of each stage */
@@ -66,7 +67,7 @@ typedef struct loom_layout {
  *   schedule      1f1b and zb-h1 want vpp 1, zb-v vpp 2; gpipe and interleaved take any
  *   vpp-micro-batches  interleaved with vpp > 1: pp divides the micro-batches of a dp rank
  *   batch         micro_batch * dp divides global_batch
- *   seq           2 * cp divides seq (cp > 1), times tp with sequence parallelism
+ *   seq           2 * cp divides seq (cp > 1), times tp with sequence parallelism; with pad_seq any will do
  *   positions     seq fits a learned position table
  *   experts       ep and etp need experts; ep divides them; every etp rank gets a column of an expert
  *   expert-ranks  ep * etp divides tp * cp * dp
@@ -100,6 +101,8 @@ LOOM_API loom_status loom_layout_check(loom_layout *layout, const loom_model *mo
 LOOM_API int loom_layout_world(const loom_layout *layout);
 LOOM_API int64_t loom_layout_micro_batches(const loom_layout *layout); /* of one dp rank in one step */
 LOOM_API int loom_layout_edp(const loom_layout *layout);
+/* What the ranks that share a sequence can cut `seq` tokens into only after adding some: the next multiple of what the rule 'seq' names. */
+LOOM_API int64_t loom_layout_padded_seq(const loom_layout *layout, int64_t seq);
 LOOM_API int loom_layout_degree(const loom_layout *layout, loom_axis axis);
 /* Stage (pp rank) of chunk c: c mod pp, except zb-v, which folds back. Position of the chunk on its stage: c / pp. */
 LOOM_API int loom_layout_stage_of_chunk(const loom_layout *layout, int chunk);

@@ -97,6 +97,22 @@ static void choose(const loom_router_args *a, const float *score, int32_t *exper
         weight[j] *= factor;
 }
 
+static bool is_padding(const loom_router_args *a, int64_t t)
+{
+    return a->seq > 0 && (a->first + t) % a->seq >= a->counted;
+}
+
+static void choose_nothing(const loom_router_args *a, int64_t t)
+{
+    int64_t experts = a->rule.experts, top_k = a->rule.top_k;
+
+    memset(a->score_TE + t * experts, 0, (size_t)experts * sizeof(float));
+    memset(a->weight_TK + t * top_k, 0, (size_t)top_k * sizeof(float));
+    memset(a->expert_TK + t * top_k, 0xff, (size_t)top_k * sizeof(int32_t)); /* -1 */
+    if (a->lse_T)
+        a->lse_T[t] = 0;
+}
+
 static void router_tokens(const void *context, int64_t from, int64_t to)
 {
     const loom_router_args *a = context;
@@ -106,6 +122,10 @@ static void router_tokens(const void *context, int64_t from, int64_t to)
         const float *logit = a->logit_TE + t * experts;
         float *score = a->score_TE + t * experts, largest;
 
+        if (is_padding(a, t)) {
+            choose_nothing(a, t);
+            continue;
+        }
         if (!a->rule.sigmoid || a->lse_T) {
             float sum = row_exponentials(logit, score, experts, &largest);
             if (a->lse_T)
@@ -126,14 +146,14 @@ loom_status ISA(router)(loom_cpu *cpu, const loom_router_args *a)
 
 /* --- balance --- */
 
-/* 1, or what makes the token's scores sum to 1. */
+/* 1, or what makes the token's scores sum to 1; they are all 0 where a token chose nothing. */
 static float share_of(const float *score, int64_t experts, bool share)
 {
     float sum = 0;
 
     for (int64_t i = 0; share && i < experts; i++)
         sum += score[i];
-    return share ? 1.0f / sum : 1.0f;
+    return share && sum != 0 ? 1.0f / sum : 1.0f;
 }
 
 loom_status ISA(router_count)(loom_cpu *cpu, const loom_router_count_args *a)
@@ -228,6 +248,11 @@ static void router_backward_tokens(const void *context, int64_t from, int64_t to
     for (int64_t t = from; t < to; t++) {
         const float *score = a->score_TE + t * experts;
         float dscore[LOOM_ROUTER_EXPERTS_MAX] = {0}, *dlogit = a->dlogit_TE + t * experts;
+
+        if (a->expert_TK && a->expert_TK[t * top_k] < 0) {
+            memset(dlogit, 0, (size_t)experts * sizeof *dlogit);
+            continue;
+        }
 
         if (a->dweight_TK)
             weights_backward(&a->rule, score, a->expert_TK + t * top_k, a->dweight_TK + t * top_k, dscore);

@@ -28,10 +28,15 @@ struct loom_ep {
     loom_ep_buffer partial;   /* what each etp rank computed of this rank's rows */
     loom_ep_buffer of_expert; /* results, or gradients, sorted by local expert */
 
+    loom_ep_shape shape;  /* its positions are own */
+    int64_t counted;      /* tokens of each sequence here that are no padding: the first */
+    int64_t whole_tokens; /* of a whole micro-batch, without padding */
+    double losses;        /* of a micro-batch; 0: whole_tokens */
+
     loom_moe_layer **layer;
     int layers;
     double *loads; /* device: [layers][experts] choices in this step, and room for a loom_ep_load */
-    double *counted; /* host: the same, of this rank */
+    double *counted_choices; /* host: the same, of this rank */
 };
 
 /* One expert of this rank. */
@@ -44,7 +49,6 @@ struct loom_moe_layer {
     const loom_moe *moe;
     int64_t hidden, ffn;  /* ffn: columns of an expert that this etp rank has */
     int64_t experts_here; /* local expert e is expert e + ep rank * experts_here */
-    int64_t sequences, seq;
     int index;            /* in ep->layer */
     loom_router_rule rule;
     loom_param router, bias;
@@ -68,6 +72,7 @@ struct loom_moe_record {
     size_t *of_etp, *of_etp_at;                      /* [etp] rows that arrived at each member */
     int64_t *expert_rows;                            /* [experts_here] */
     int64_t rows;                                    /* their sum */
+    int64_t choices;                                 /* of this rank's tokens that go to an expert */
     loom_ep_buffer x, wide, active; /* by local expert: input, gate and up side by side, activation */
     loom_ep_buffer places;          /* int32: for each row as gathered its place among the rows by expert, then the reverse */
 };

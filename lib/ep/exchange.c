@@ -44,6 +44,7 @@ static void assume_balance(loom_moe_record *r)
 
         r->host_counts[e] = (int32_t)(share.end - share.begin);
     }
+    r->choices = r->tokens * r->top_k;
     for (int64_t i = 0; i < r->experts * r->ep->etp_size; i++)
         r->host_tables[i] = r->host_counts[loom_comm_rank(r->ep->ep) * r->experts_here + i % r->experts_here];
 }
@@ -60,6 +61,7 @@ static loom_status read_counts(loom_ep *ep, loom_moe_record *r)
     }
     LOOM_TRY(loom_stream_copy(ep->compute, r->host_offsets, r->offsets_E, (experts + 1) * sizeof *r->host_offsets));
     LOOM_TRY(loom_stream_wait(ep->compute));
+    r->choices = r->host_offsets[experts];
     for (size_t e = 0; e < experts; e++)
         r->host_counts[e] = r->host_offsets[e + 1] - r->host_offsets[e];
     return loom_stream_copy(ep->compute, r->counts_E, r->host_counts, experts * sizeof *r->host_counts);
@@ -197,7 +199,7 @@ static loom_status reserve_rows(loom_ep *ep, loom_moe_record *r)
     LOOM_TRY(loom_ep_reserve(ep, &ep->of_expert, r->rows * r->hidden));
     if (loom_ep_alone(ep))
         return LOOM_OK;
-    LOOM_TRY(loom_ep_reserve(ep, &ep->leaving, r->tokens * r->top_k * r->hidden));
+    LOOM_TRY(loom_ep_reserve(ep, &ep->leaving, r->choices * r->hidden));
     if (ep->etp_size > 1 || !arrives_sorted(r))
         LOOM_TRY(loom_ep_reserve(ep, &ep->arrived, arrived * r->hidden));
     if (ep->etp_size > 1 && !arrives_sorted(r))

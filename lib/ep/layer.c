@@ -127,7 +127,6 @@ loom_status loom_moe_layer_open(loom_ep *ep, const loom_moe_layer_config *config
     layer->hidden = config->hidden;
     layer->ffn = columns.end - columns.begin;
     layer->experts_here = config->moe->experts / ep->ep_size;
-    layer->sequences = config->sequences;
     layer->rule = (loom_router_rule){.experts = config->moe->experts,
                                      .top_k = config->moe->top_k,
                                      .groups = config->moe->groups,
@@ -135,7 +134,6 @@ loom_status loom_moe_layer_open(loom_ep *ep, const loom_moe_layer_config *config
                                      .sigmoid = config->moe->router == LOOM_ROUTER_SIGMOID,
                                      .normalise = config->moe->normalise_top_k,
                                      .route_scale = (float)config->moe->route_scale};
-    layer->seq = config->seq;
     LOOM_TRY(add_router(layer, config, params));
     LOOM_TRY(add_experts(layer, config, params));
     LOOM_TRY(join(ep, layer));

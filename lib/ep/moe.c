@@ -43,6 +43,9 @@ static loom_status route(loom_moe_layer *layer, loom_moe_record *r, const float 
                                          .logit_TE = r->logits_TE,
                                          .bias_E = moe->selection_bias ? layer->bias.value : NULL,
                                          .tokens = r->tokens,
+                                         .first = r->first,
+                                         .seq = ep->shape.seq,
+                                         .counted = ep->counted,
                                          .rule = layer->rule},
                      ep->compute);
 
@@ -60,7 +63,7 @@ static loom_status to_rows(loom_moe_layer *layer, const loom_moe_record *r, cons
                                                              .x_TD = x_TD,
                                                              .weight_A = weights,
                                                              .row_R = r->order_R,
-                                                             .rows = r->tokens * r->top_k,
+                                                             .rows = r->choices,
                                                              .hidden = layer->hidden,
                                                              .divide = r->top_k},
                                     ep->compute);
@@ -138,18 +141,25 @@ static bool per_sequence(const loom_moe_layer *layer)
 /* Tokens of a unit of the balance loss (a sequence, or the micro-batch) as this cp rank holds it, and all of them. */
 static int64_t unit_tokens(const loom_moe_layer *layer)
 {
-    return per_sequence(layer) ? layer->seq : layer->sequences * layer->seq;
+    const loom_ep_shape *shape = &layer->ep->shape;
+
+    return per_sequence(layer) ? shape->seq : shape->sequences * shape->seq;
 }
 
-static int64_t whole_unit(const loom_moe_layer *layer)
+static int64_t whole_unit(const loom_moe_layer *layer, const loom_moe_record *r)
 {
-    return unit_tokens(layer) * loom_comm_size(layer->ep->mesh->axis[LOOM_AXIS_CP]);
+    return layer->ep->whole_tokens / r->units;
 }
 
-/* The balance loss is a mean over units, losses are sums over tokens: a unit counts for as many as it has. */
-static double balance_scale(const loom_moe_layer *layer, const loom_moe_record *r)
+/* Balance and z-loss are means, losses are sums over tokens, divided by the count of those whose loss counts: a micro-batch weighs as many. */
+static double weight_of_micro_batch(const loom_ep *ep)
 {
-    return layer->moe->balance_coefficient * (double)(r->units * whole_unit(layer));
+    return ep->losses > 0 ? ep->losses : (double)ep->whole_tokens;
+}
+
+static double balance_scale(const loom_moe_layer *layer)
+{
+    return layer->moe->balance_coefficient * weight_of_micro_batch(layer->ep);
 }
 
 /* This rank's tokens of unit `unit`: [begin, end) of those it routes. */
@@ -202,8 +212,8 @@ static loom_status weigh_balance(loom_moe_layer *layer, loom_moe_record *r)
                                                          .segments = r->units,
                                                          .experts = r->experts,
                                                          .top_k = r->top_k,
-                                                         .tokens = whole_unit(layer),
-                                                         .coefficient = balance_scale(layer, r)},
+                                                         .tokens = whole_unit(layer, r),
+                                                         .coefficient = balance_scale(layer)},
                              ep->compute);
 
 fail:
@@ -219,7 +229,7 @@ loom_status loom_moe_balance(loom_moe_layer *layer, const loom_moe_record *r, do
         return LOOM_OK;
     LOOM_TRY(loom_stream_copy(layer->ep->compute, value, r->balance, sizeof *value));
     LOOM_TRY(loom_stream_wait(layer->ep->compute));
-    *value /= balance_scale(layer, r);
+    *value /= balance_scale(layer);
     return LOOM_OK;
 
 fail:
@@ -227,6 +237,12 @@ fail:
 }
 
 /* --- backward ----------------------------------------------------------------------------------------------------------------------- */
+
+/* Of z_coefficient * mean of lse^2, in a sum over tokens. */
+static double z_slope(const loom_ep *ep, const loom_moe *moe)
+{
+    return 2 * moe->z_coefficient * weight_of_micro_batch(ep) / (double)ep->whole_tokens;
+}
 
 static loom_status unit_backward(loom_moe_layer *layer, loom_moe_record *r, int64_t unit)
 {
@@ -244,7 +260,7 @@ static loom_status unit_backward(loom_moe_layer *layer, loom_moe_record *r, int6
                                                            .lse_T = r->lse_T + own.begin,
                                                            .tokens = own.end - own.begin,
                                                            .share = per_sequence(layer),
-                                                           .z_slope = (float)(2 * layer->moe->z_coefficient),
+                                                           .z_slope = (float)z_slope(layer->ep, layer->moe),
                                                            .rule = layer->rule},
                               layer->ep->compute);
 }
@@ -277,8 +293,8 @@ fail:
 /* What the load of the step is made of; counted in backward, which runs once for each micro-batch whatever is recomputed. */
 static void add_load(loom_moe_layer *layer, const loom_moe_record *r)
 {
-    for (int64_t e = 0; layer->ep->counted && e < r->experts; e++)
-        layer->ep->counted[layer->index * r->experts + e] += r->host_counts[e];
+    for (int64_t e = 0; layer->ep->counted_choices && e < r->experts; e++)
+        layer->ep->counted_choices[layer->index * r->experts + e] += r->host_counts[e];
 }
 
 loom_status loom_moe_dispatch_backward(loom_moe_layer *layer, loom_moe_record *r, const float *x, const float *dy)

@@ -46,9 +46,38 @@ void loom_ep_close(loom_ep *ep)
     loom_event_close(ep->communicated);
     loom_event_close(ep->computed);
     loom_stream_close(ep->comm);
-    free(ep->counted);
+    free(ep->counted_choices);
+    free((void *)ep->shape.positions_CS);
     free(ep->layer);
     free(ep);
+}
+
+static int32_t *default_positions(int cp, int64_t seq)
+{
+    int32_t *positions = malloc((size_t)(cp * seq) * sizeof *positions);
+
+    for (int64_t i = 0; positions && i < cp * seq; i++)
+        positions[i] = (int32_t)i;
+    return positions;
+}
+
+loom_status loom_ep_reshape(loom_ep *ep, const loom_ep_shape *shape)
+{
+    int cp = loom_comm_size(ep->mesh->axis[LOOM_AXIS_CP]), here = loom_comm_rank(ep->mesh->axis[LOOM_AXIS_CP]);
+    int32_t *positions = default_positions(cp, shape->seq);
+
+    if (!positions)
+        return loom_fail(LOOM_E_MEMORY, "experts: no memory for %lld positions", (long long)(cp * shape->seq));
+    if (shape->positions_CS)
+        memcpy(positions, shape->positions_CS, (size_t)(cp * shape->seq) * sizeof *positions);
+    free((void *)ep->shape.positions_CS);
+    ep->shape = *shape;
+    ep->shape.positions_CS = positions;
+    ep->shape.whole = shape->whole > 0 ? shape->whole : cp * shape->seq;
+    ep->whole_tokens = shape->sequences * ep->shape.whole;
+    for (ep->counted = 0; ep->counted < shape->seq && positions[here * shape->seq + ep->counted] < ep->shape.whole;)
+        ep->counted++;
+    return LOOM_OK;
 }
 
 loom_status loom_ep_reserve(loom_ep *ep, loom_ep_buffer *buffer, int64_t count)
@@ -79,13 +108,14 @@ static int64_t load_count(const loom_ep *ep)
     return ep->layers ? ep->layers * ep->layer[0]->moe->experts : 0;
 }
 
-loom_status loom_ep_begin(loom_ep *ep)
+loom_status loom_ep_begin(loom_ep *ep, double losses)
 {
     size_t bytes = (size_t)load_count(ep) * sizeof *ep->loads;
 
-    if (!ep->counted && !(ep->counted = malloc(bytes + sizeof(loom_ep_load))))
+    if (!ep->counted_choices && !(ep->counted_choices = malloc(bytes + sizeof(loom_ep_load))))
         return loom_fail(LOOM_E_MEMORY, "no memory for the loads of %lld experts", (long long)load_count(ep));
-    memset(ep->counted, 0, bytes);
+    memset(ep->counted_choices, 0, bytes);
+    ep->losses = losses;
     return ep->loads ? LOOM_OK : loom_alloc(ep->device, bytes + sizeof(loom_ep_load), LOOM_MEM_OTHER, (void **)&ep->loads);
 }
 
@@ -139,15 +169,15 @@ fail:
     return status;
 }
 
-/* The sum over the ranks of the stage, in ep->counted. */
+/* The sum over the ranks of the stage, in ep->counted_choices. */
 static loom_status sum_loads(loom_ep *ep)
 {
     size_t count = (size_t)load_count(ep), bytes = count * sizeof *ep->loads;
     loom_status status;
 
-    LOOM_TRY(loom_stream_copy(ep->compute, ep->loads, ep->counted, bytes));
+    LOOM_TRY(loom_stream_copy(ep->compute, ep->loads, ep->counted_choices, bytes));
     LOOM_TRY(loom_all_reduce(ep->mesh->stage, ep->loads, ep->loads, count, LOOM_F64, LOOM_SUM, ep->compute));
-    LOOM_TRY(loom_stream_copy(ep->compute, ep->counted, ep->loads, bytes));
+    LOOM_TRY(loom_stream_copy(ep->compute, ep->counted_choices, ep->loads, bytes));
     return loom_stream_wait(ep->compute);
 
 fail:
@@ -178,7 +208,7 @@ loom_status loom_ep_finish(loom_ep *ep, loom_ep_load *load)
         return loom_fail(LOOM_E_INVALID, "loom_ep_finish() outside a step; loom_ep_begin() opens one");
     LOOM_TRY(sum_loads(ep));
     if (ep->layers > 0 && loom_device_get_kind(ep->device) != LOOM_DRY)
-        LOOM_TRY(finish_layers(ep, ep->counted, load));
+        LOOM_TRY(finish_layers(ep, ep->counted_choices, load));
     return share_load(ep, load);
 
 fail:

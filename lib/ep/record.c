@@ -3,6 +3,7 @@
 
 #include "core/try.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 static int64_t aligned(int64_t count)
@@ -92,6 +93,7 @@ loom_status loom_moe_record_open(const loom_moe_layer *layer, int64_t tokens, lo
 
     if (!r)
         return loom_fail(LOOM_E_MEMORY, "no memory for the record of a micro-batch");
+    assert(ep->shape.sequences > 0); /* loom_ep_reshape() comes first */
     r->ep = ep;
     r->capacity = tokens;
     r->hidden = layer->hidden;
@@ -99,7 +101,7 @@ loom_status loom_moe_record_open(const loom_moe_layer *layer, int64_t tokens, lo
     r->experts = layer->moe->experts;
     r->experts_here = layer->experts_here;
     r->top_k = layer->moe->top_k;
-    r->units = layer->moe->balance == LOOM_BALANCE_SEQUENCE ? layer->sequences : 1;
+    r->units = layer->moe->balance == LOOM_BALANCE_SEQUENCE ? ep->shape.sequences : 1;
     LOOM_TRY(loom_alloc(ep->device, (size_t)carve_floats(r) * sizeof(float), LOOM_MEM_ACTIVATIONS, (void **)&r->memory));
     carve_floats(r);
     LOOM_TRY(loom_alloc(ep->device, (size_t)carve_integers(r) * sizeof(int32_t), LOOM_MEM_ACTIVATIONS, (void **)&r->integers));

@@ -57,6 +57,13 @@ int64_t loom_layout_micro_batches(const loom_layout *layout)
     return unit > 0 ? layout->global_batch / unit : 0;
 }
 
+int64_t loom_layout_padded_seq(const loom_layout *layout, int64_t seq)
+{
+    int64_t unit = (layout->cp > 1 ? 2 * (int64_t)layout->cp : 1) * (layout->sequence_parallel ? layout->tp : 1);
+
+    return (seq + unit - 1) / unit * unit;
+}
+
 static int ranks_of_stage(const loom_layout *layout)
 {
     return layout->tp * layout->cp * layout->dp;

@@ -403,14 +403,14 @@ static void check_seq(rule_check *check)
 {
     const loom_layout *l = check->layout;
     bool split = l->sequence_parallel && l->tp > 1;
-    int64_t unit = (l->cp > 1 ? 2 * (int64_t)l->cp : 1) * (split ? l->tp : 1);
+    int64_t unit = loom_layout_padded_seq(l, 1);
     char nearest[64], rule[64] = "";
 
     if (l->cp > 1)
         snprintf(rule, sizeof rule, "2 x cp=%d%s", l->cp, split ? " x " : "");
     if (split)
         snprintf(rule + strlen(rule), sizeof rule - strlen(rule), "tp=%d (sequence_parallel)", l->tp);
-    if (l->seq > 0 && l->seq % unit != 0)
+    if (l->seq > 0 && l->seq % unit != 0 && !l->pad_seq)
         broken(check, "seq", "seq=%lld is not a multiple of %s = %lld; %s are", (long long)l->seq, rule, (long long)unit,
                nearest_multiples(l->seq, unit, nearest, sizeof nearest));
 }

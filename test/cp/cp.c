@@ -160,7 +160,7 @@ static void fill_job(job *j, const whole *w)
         take(w, w->k, s->kv_heads, t, p, b, j->qkv + q, j->row);
         take(w, w->v, s->kv_heads, t, p, b, j->qkv + q + kv, j->row);
         take(w, w->d_o, s->heads, t, p, b, j->d_o, q);
-        j->documents[t] = whole_document(s->seq, b, p);
+        j->documents[t] = whole_document(s, b, p);
     }
 }
 
@@ -215,8 +215,10 @@ static const whole_shape shapes[] = {
     {1, 24, 1, 1, 5},                        /* one head of an odd size */
     {2, 24, 12, 3, 4},                       /* grouped heads */
     {3, 48, 4, 4, 8, .window = 7},           /* a window that crosses chunks */
-    {2, 48, 12, 1, 3, .documents = true},    /* one kv head for all; packed documents */
-    {1, 24, 12, 6, 2, .window = 5, .documents = true},
+    {2, 48, 12, 1, 3, .documents = WHOLE_MIXED}, /* one kv head for all; packed documents */
+    {1, 24, 12, 6, 2, .window = 5, .documents = WHOLE_MIXED},
+    {1, 48, 12, 3, 4, .documents = WHOLE_ONE},     /* over all shards */
+    {2, 24, 12, 3, 4, .documents = WHOLE_SINGLES}, /* a query sees itself, and nothing of any other rank */
 };
 
 static void one_shape(const fixture *f, loom_cp_kind kind, const whole *w)
@@ -348,7 +350,7 @@ static void a_loss_is_divided_by_the_tokens_counted_on_all_ranks(void **state)
 static void twice(loom_comm *world, loom_stream *stream)
 {
     fixture f = open_mesh(world, stream);
-    whole w = whole_compute((whole_shape){2, 40, 4, 2, 6, .documents = true});
+    whole w = whole_compute((whole_shape){2, 40, 4, 2, 6, .documents = WHOLE_MIXED});
     loom_ledger before, after;
 
     for (int k = 0; k < KINDS; k++) {

@@ -21,16 +21,18 @@ static double *filled(int seed, int64_t count)
     return x;
 }
 
-int32_t whole_document(int64_t seq, int64_t sequence, int64_t position)
+int32_t whole_document(const whole_shape *s, int64_t sequence, int64_t position)
 {
-    int64_t begin = 3 + sequence, end = seq - seq / 4;
+    int64_t begin = 3 + sequence, end = s->seq - s->seq / 4;
 
+    if (s->documents != WHOLE_MIXED)
+        return s->documents == WHOLE_SINGLES ? (int32_t)position : 0;
     return position < begin ? 7 : position < end ? 2 : (int32_t)(100 + position);
 }
 
 static bool sees(const whole_shape *s, int64_t b, int64_t i, int64_t j)
 {
-    return j <= i && (s->window == 0 || j > i - s->window) && (!s->documents || whole_document(s->seq, b, i) == whole_document(s->seq, b, j));
+    return j <= i && (s->window == 0 || j > i - s->window) && (!s->documents || whole_document(s, b, i) == whole_document(s, b, j));
 }
 
 static double dot(const double *x, const double *y, int64_t n)

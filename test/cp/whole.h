@@ -5,10 +5,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* WHOLE_MIXED: short and long documents, one that spans the middle of the sequence, and the last of one token each. WHOLE_ONE: one that spans all.
+ * WHOLE_SINGLES: all of one token each. */
 typedef struct whole_shape {
     int64_t batch, seq, heads, kv_heads, head_dim;
     int64_t window; /* 0: none */
-    bool documents; /* whole_document() says which */
+    enum whole_documents { WHOLE_NONE, WHOLE_MIXED, WHOLE_ONE, WHOLE_SINGLES } documents;
 } whole_shape;
 
 /* Inputs and results, [batch, seq, heads or kv_heads, head_dim] each. */
@@ -20,7 +22,7 @@ typedef struct whole {
 whole whole_compute(whole_shape shape);
 void whole_free(whole *w);
 
-/* Document of a token: short and long ones, one that spans the middle of the sequence, and the last of one token each. */
-int32_t whole_document(int64_t seq, int64_t sequence, int64_t position);
+/* Document of a token. */
+int32_t whole_document(const whole_shape *shape, int64_t sequence, int64_t position);
 
 #endif

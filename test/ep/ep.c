@@ -36,14 +36,13 @@ static fixture open_layer(loom_comm *world, loom_stream *stream, loom_layout lay
                                     .up = "up",
                                     .down = "down",
                                     .init_std = 0.3,
-                                    .init_std_down = 0.3,
-                                    .sequences = sequences,
-                                    .seq = seq};
+                                    .init_std_down = 0.3};
 
     layout.seq = 24;
     f.mesh = test_mesh(world, layout, NULL);
     assert_ok(loom_kernels_open(loom_comm_device(world), NULL, &f.kernels));
     assert_ok(loom_ep_open(f.mesh, f.kernels, stream, &f.ep));
+    assert_ok(loom_ep_reshape(f.ep, &(loom_ep_shape){.sequences = sequences, .seq = seq}));
     assert_ok(loom_moe_layer_open(f.ep, &config, &f.params, &f.layer));
     assert_ok(loom_moe_record_open(f.layer, sequences * seq, &f.record));
     assert_ok(loom_dp_open(f.mesh, &f.params, &(loom_dp_config){.adamw = {0.9, 0.95, 1e-8, 0, 0}}, stream, &f.dp));
@@ -246,7 +245,7 @@ static void check_op(loom_comm *world, loom_stream *stream)
     close_layer(&f);
 }
 
-/* The balance loss alone: dy is 0. Gradients are those of the mean times the count of tokens. */
+/* The balance loss alone: dy is 0. Gradients are those of the mean times the count of tokens whose loss counts. */
 static void check_op_balance(loom_comm *world, loom_stream *stream)
 {
     fixture f = open_layer(world, stream, op.layout, &op.moe, D, B / op.layout.dp, S);
@@ -255,15 +254,16 @@ static void check_op_balance(loom_comm *world, loom_stream *stream)
     int64_t tokens = mine.end - mine.begin;
     const float *x = op_tensor("in.x") + mine.begin * D;
     float y[T * D], dx[T * D], zeros[T * D] = {0};
-    double want[T * D], value, sum, scale = T;
+    double want[T * D], value, sum, losses = 7.5, scale = losses * op.layout.dp;
     loom_dp_result result;
 
     set_weights(&f);
     assert_ok(loom_dp_begin(f.dp));
+    assert_ok(loom_ep_begin(f.ep, losses));
     forward(&f, x, tokens, first, y);
     backward(&f, x, zeros, dx);
     for (int64_t i = 0; i < tokens * D; i++)
-        want[i] = T * (double)op_tensor("out.aux_dx")[mine.begin * D + i];
+        want[i] = scale * (double)op_tensor("out.aux_dx")[mine.begin * D + i];
     assert_close("dx of the balance loss", dx, want, tokens * D, BALANCE_LIMIT);
     assert_ok(loom_moe_balance(f.layer, f.record, &value));
     sum = value / op.layout.dp;
@@ -372,7 +372,7 @@ static fixture open_b05(loom_comm *world, loom_stream *stream, int ep)
     for (int64_t i = 0; i < RANKS * HIDDEN; i++)
         f.params.at[0]->value[i] = i < HIDDEN ? 1.0f : -1.0f;
     assert_ok(loom_dp_begin(f.dp));
-    assert_ok(loom_ep_begin(f.ep));
+    assert_ok(loom_ep_begin(f.ep, 0));
     return f;
 }
 

@@ -164,6 +164,47 @@ static void routers_of_all_kinds_are_right(void **state)
         10, true, true, 0);
 }
 
+/* Tokens 2 .. 8 of sequences of 4 whose last is padding: numbers 3 and 7 choose nothing, and whatever their logits are, 0 is all that comes of them. */
+static void padding_chooses_nothing_and_has_no_gradient(void **state)
+{
+    enum { E = 6, K = 2, T = 7 };
+    float *logit = random_floats(T * E, 1, 1), *slope = random_floats(E, 1, 2), *dweight = random_floats(T * K, 1, 3);
+    float score[T * E], weight[T * K], lse[T], dlogit[T * E], assigned[E], sums[E];
+    int32_t expert[T * K];
+
+    (void)state;
+    for (int i = 0; i < E; i++)
+        logit[E + i] = logit[5 * E + i] = i == 0 ? 1e30f : NAN;
+    FOR_EACH_MAKER(m)
+    {
+        double all = 0, counted = 0;
+
+        CALL(m, router,
+             &(loom_router_args){.score_TE = score, .weight_TK = weight, .lse_T = lse, .expert_TK = expert, .logit_TE = logit, .tokens = T,
+                                 .first = 2, .seq = 4, .counted = 3, .rule = {.experts = E, .top_k = K, .sigmoid = true, .normalise = true}});
+        CALL(m, router_count,
+             &(loom_router_count_args){.assigned_NE = assigned, .score_sum_NE = sums, .expert_TK = expert, .score_TE = score, .tokens = T, .experts = E,
+                                       .top_k = K, .share = true});
+        CALL(m, router_backward,
+             &(loom_router_backward_args){.dlogit_TE = dlogit, .dweight_TK = dweight, .score_TE = score, .expert_TK = expert, .slope_NE = slope,
+                                          .logit_TE = logit, .lse_T = lse, .tokens = T, .share = true, .z_slope = 0.1f,
+                                          .rule = {.experts = E, .top_k = K, .sigmoid = true, .normalise = true}});
+        for (int i = 0; i < E; i++) {
+            all += sums[i];
+            counted += assigned[i];
+        }
+        assert_true(fabs(all - (T - 2)) < 1e-5 && counted == (T - 2) * K);
+        for (int t = 0; t < T; t++)
+            for (int i = 0; i < E; i++) {
+                assert_true((expert[t * K + i % K] < 0) == (t == 1 || t == 5));
+                assert_true((dlogit[t * E + i] == 0) == (t == 1 || t == 5));
+            }
+    }
+    free_floats(logit);
+    free_floats(slope);
+    free_floats(dweight);
+}
+
 static void equal_scores_choose_the_lowest_index(void **state)
 {
     enum { E = 20, K = 3 };
@@ -680,6 +721,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(routers_of_all_kinds_are_right),
+        cmocka_unit_test(padding_chooses_nothing_and_has_no_gradient),
         cmocka_unit_test(equal_scores_choose_the_lowest_index),
         cmocka_unit_test(a_nan_logit_chooses_real_experts_with_nan_weights),
         cmocka_unit_test(assignments_sort_stably_and_some_drop_out),

@@ -237,6 +237,11 @@ static void a_sequence_is_cut_in_pairs_of_chunks(void **state)
     layout.tp = 2;
     layout.sequence_parallel = true;
     assert_breach(broken_rules(&layout, &dense_8b, 8), "seq", WORDS("tp=2", "= 16", "4096 and 4112"));
+    assert_int_equal(loom_layout_padded_seq(&layout, 4098), 4112);
+    assert_int_equal(loom_layout_padded_seq(&layout, 4096), 4096);
+    layout.pad_seq = true;
+    assert_int_equal(broken_rules(&layout, &dense_8b, 8), 0);
+    layout.pad_seq = false;
     layout.seq = 4096;
     assert_int_equal(broken_rules(&layout, &dense_8b, 8), 0);
 }
