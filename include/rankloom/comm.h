@@ -84,6 +84,10 @@ LOOM_API loom_status loom_barrier(loom_comm *comm, const char *name, loom_stream
  * on one stream only queue; at group_end they go on together, in any order. Count or dtype that differ are LOOM_E_MISMATCH on both. */
 LOOM_API loom_status loom_send(loom_comm *comm, const void *buffer, size_t count, loom_dtype dtype, int peer, uint64_t tag, loom_stream *stream);
 LOOM_API loom_status loom_recv(loom_comm *comm, void *buffer, size_t count, loom_dtype dtype, int peer, uint64_t tag, loom_stream *stream);
+/* Names the peers that this rank will exchange messages with outside of groups, once, before the first; each of them names this rank. Collective over
+ * `comm`. Host transports need none. On GPUs messages of these pairs no longer wait for other calls of the comm that were enqueued before; they
+ * are taken in the order in which they were sent, and tags have to say the same. */
+LOOM_API loom_status loom_comm_connect(loom_comm *comm, const int *peers, int count);
 LOOM_API loom_status loom_group_begin(loom_comm *comm);
 LOOM_API loom_status loom_group_end(loom_comm *comm, loom_stream *stream);
 

@@ -151,7 +151,8 @@ static void release_call(loom_task *task)
 static loom_call *make_call(loom_comm *comm, const loom_call *what, const loom_stream *stream)
 {
     size_t scratch = comm->world->transport->call_bytes;
-    loom_call *call = stream->kind == LOOM_STREAM_INLINE ? comm->spare : NULL;
+    bool pooled = stream->kind == LOOM_STREAM_INLINE && !comm->world->transport->launch;
+    loom_call *call = pooled ? comm->spare : NULL;
 
     if (call)
         comm->spare = call->next;
@@ -160,9 +161,28 @@ static loom_call *make_call(loom_comm *comm, const loom_call *what, const loom_s
     *call = *what;
     call->task = (loom_task){.step = step_call, .check = check_call, .release = release_call, .exposed_s = &comm->exposed_s};
     call->comm = comm;
-    call->pooled = stream->kind == LOOM_STREAM_INLINE;
+    call->pooled = pooled;
     memset(loom_call_scratch(call), 0, scratch);
     return call;
+}
+
+/* --- calls of a device whose streams run by themselves -------------------------------------------------------------------- */
+
+/* The calls of one group, or one call: enqueued on the device, and then of no more interest here. */
+static loom_status launch(loom_comm *comm, loom_call *first, loom_stream *stream)
+{
+    loom_status status = comm->world->transport->launch(comm, &first, stream);
+
+    if (status < 0)
+        loom_comm_give_up(comm, status);
+    while (first) {
+        loom_call *call = first;
+        first = call->next;
+        loom_recorder_begun(&comm->recorder, call, call->enqueued_ns);
+        free(call->counts);
+        free(call);
+    }
+    return status;
 }
 
 /* --- groups of calls ----------------------------------------------------------------------------------------------------- */
@@ -242,6 +262,11 @@ loom_status loom_group_end(loom_comm *comm, loom_stream *stream)
                          loom_stream_name(stream), loom_stream_name(comm->group_stream));
     if (--comm->group_depth > 0 || !comm->group_first)
         return LOOM_OK;
+    if (comm->world->transport->launch) {
+        loom_call *first = comm->group_first;
+        comm->group_first = NULL;
+        return launch(comm, first, stream);
+    }
     group = malloc(sizeof *group);
     if (!group)
         return loom_fail(LOOM_E_MEMORY, "no memory for a group of calls");
@@ -297,6 +322,10 @@ static loom_status enqueue(loom_comm *comm, const loom_call *what, uint64_t traf
     comm->traffic.bytes[what->kind] += traffic_bytes;
     if (grouped)
         return LOOM_OK;
+    if (comm->world->transport->launch) {
+        call->next = NULL;
+        return launch(comm, call, stream);
+    }
     status = loom_stream_submit(stream, &call->task);
     if (is_inline && comm->ended_ns >= now) /* done before returning: time the caller did not have */
         comm->exposed_s += (double)(comm->ended_ns - now) * 1e-9;
@@ -505,10 +534,24 @@ loom_status loom_recv(loom_comm *comm, void *buffer, size_t count, loom_dtype dt
     return enqueue(comm, &call, 0, stream);
 }
 
+loom_status loom_comm_connect(loom_comm *comm, const int *peers, int count)
+{
+    for (int i = 0; i < count; i++) {
+        TRY(check_member(comm, LOOM_CALL_SEND, "peer", peers[i]));
+        if (peers[i] == comm->rank)
+            return loom_fail(LOOM_E_INVALID, "comm \"%s\": rank %d connects to itself", comm->name, comm->rank);
+    }
+    return comm->world->transport->connect ? comm->world->transport->connect(comm, peers, count) : LOOM_OK;
+}
+
 loom_status loom_comm_exchange(loom_comm *comm, const void *mine, void *all, size_t bytes)
 {
     loom_call call = {.kind = LOOM_CALL_SPLIT, .dtype = LOOM_U8, .send = mine, .recv = all, .count = bytes};
 
+    if (comm->world->transport->exchange) {
+        comm->traffic.calls[call.kind]++;
+        return comm->world->transport->exchange(comm, mine, all, bytes);
+    }
     TRY(enqueue(comm, &call, 0, comm->world->setup));
     return loom_stream_wait(comm->world->setup);
 }

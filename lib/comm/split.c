@@ -123,6 +123,8 @@ loom_status loom_comm_create(loom_comm *parent, const int *members, int count, c
     LOOM_TRY(loom_comm_exchange(parent, &mine, cards, sizeof mine));
     if (!is_dry(parent))
         LOOM_TRY(check_cards(parent, cards));
+    if (transport->split)
+        LOOM_TRY(transport->split(parent, made, mine.first));
     if (made)
         LOOM_TRY(join_group(parent, members, count, cards, made));
     free(cards);

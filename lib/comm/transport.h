@@ -44,11 +44,21 @@ typedef struct loom_transport {
     void (*drop)(loom_call *call);
     /* This rank gives up on `comm`: tell the others, with loom_last_error(). */
     void (*give_up)(loom_comm *comm, loom_status status);
+
+    /* Only of a device whose streams run by themselves; NULL elsewhere. Then there is no step, check and drop. */
+
+    /* Enqueues a call, or those of a group, on `stream`; may put the list into another order. */
+    loom_status (*launch)(loom_comm *comm, loom_call **first, loom_stream *stream);
+    /* Every rank of `parent` calls it when groups are made, between their prepare and their join; `comm` NULL: it is in none. `first`: the
+     * first member of its group, as a rank of the parent. */
+    loom_status (*split)(loom_comm *parent, loom_comm *comm, int first);
+    loom_status (*exchange)(loom_comm *comm, const void *mine, void *all, size_t bytes); /* all_gather of host memory */
+    loom_status (*connect)(loom_comm *comm, const int *peers, int count);                /* NULL: needs none */
 } loom_transport;
 
 extern const loom_transport loom_transport_shm, loom_transport_tcp, loom_transport_dry;
 
-enum { LOOM_SHM, LOOM_TCP, LOOM_TRANSPORTS }; /* those that a world chooses from */
+enum { LOOM_SHM, LOOM_TCP, LOOM_NCCL, LOOM_TRANSPORTS }; /* those that a world chooses from */
 
 /* What is common to all groups that descend from one world. */
 struct loom_world {

@@ -8,6 +8,7 @@
 #include "core/log.h"
 #include "core/settings.h"
 #include "device/backend.h"
+#include "device/cuda_module.h"
 #include "device/host.h"
 #include "core/try.h"
 
@@ -62,7 +63,20 @@ static loom_status meet(const meeting *m, const char *label, const void *mine, v
 
 /* --- cards ----------------------------------------------------------------------------------------------------------------- */
 
-static const loom_transport *const candidates[LOOM_TRANSPORTS] = {[LOOM_SHM] = &loom_transport_shm, [LOOM_TCP] = &loom_transport_tcp};
+/* What a world on `device` may choose from; NULL: not that. */
+static const loom_transport *candidate(const loom_device *device, int transport)
+{
+    bool on_host = loom_device_get_kind(device) != LOOM_CUDA;
+
+    switch (transport) {
+    case LOOM_SHM:
+        return on_host ? &loom_transport_shm : NULL;
+    case LOOM_TCP:
+        return on_host ? &loom_transport_tcp : NULL;
+    default:
+        return on_host ? NULL : device->cuda->nccl;
+    }
+}
 
 typedef struct card {
     char version[24];
@@ -89,35 +103,45 @@ static int rank_elsewhere(const card *cards, int size)
     return -1;
 }
 
-static loom_status check_ready(const card *cards, int size, int choice)
+static loom_status check_ready(const loom_device *device, const card *cards, int size, int choice)
 {
     for (int r = 0; r < size; r++)
         if (!cards[r].ready[choice])
             return loom_fail(LOOM_E_UNSUPPORTED, "rank %d could not open its end of transport %s; with RANKLOOM_LOG=info it says why", r,
-                             candidates[choice]->name);
+                             candidate(device, choice)->name);
     return LOOM_OK;
 }
 
-/* All ranks see the same cards, so all choose alike. */
-static loom_status choose_transport(const card *cards, int size, const char *wanted, int *choice)
+static loom_status choose_named(const loom_device *device, const card *cards, int size, const char *wanted, int *choice)
 {
     int elsewhere = rank_elsewhere(cards, size);
 
-    if (strcmp(wanted, "auto") == 0) {
-        *choice = elsewhere < 0 ? LOOM_SHM : LOOM_TCP;
-        return check_ready(cards, size, *choice);
+    for (int t = 0; t < LOOM_TRANSPORTS; t++) {
+        const loom_transport *transport = candidate(device, t);
+        if (!transport || strcmp(wanted, transport->name) != 0)
+            continue;
+        if (t == LOOM_SHM && elsewhere >= 0)
+            return loom_fail(LOOM_E_UNSUPPORTED,
+                             "transport shm: ranks 0 and %d are on different hosts (or do not see each other's processes); tcp reaches there",
+                             elsewhere);
+        *choice = t;
+        return check_ready(device, cards, size, t);
     }
-    for (int t = 0; t < LOOM_TRANSPORTS; t++)
-        if (strcmp(wanted, candidates[t]->name) == 0) {
-            if (t == LOOM_SHM && elsewhere >= 0)
-                return loom_fail(
-                    LOOM_E_UNSUPPORTED,
-                    "transport shm: ranks 0 and %d are on different hosts (or do not see each other's processes); tcp reaches there",
-                    elsewhere);
-            *choice = t;
-            return check_ready(cards, size, t);
-        }
-    return loom_fail(LOOM_E_UNSUPPORTED, "transport %s is not in this build for CPU ranks; auto, shm and tcp are", wanted);
+    if (loom_device_get_kind(device) == LOOM_CUDA)
+        return loom_fail(LOOM_E_UNSUPPORTED, "transport %s does not reach GPU memory; auto and nccl do", wanted);
+    return loom_fail(LOOM_E_UNSUPPORTED, "transport %s is not for CPU ranks; auto, shm and tcp are", wanted);
+}
+
+/* All ranks see the same cards, so all choose alike. */
+static loom_status choose_transport(const loom_device *device, const card *cards, int size, const char *wanted, int *choice)
+{
+    if (strcmp(wanted, "auto") != 0)
+        return choose_named(device, cards, size, wanted, choice);
+    if (loom_device_get_kind(device) == LOOM_CUDA)
+        *choice = LOOM_NCCL;
+    else
+        *choice = rank_elsewhere(cards, size) < 0 ? LOOM_SHM : LOOM_TCP;
+    return check_ready(device, cards, size, *choice);
 }
 
 /* Whether ranks of this host have to share cores, so that a waiter that spins would keep another from working. */
@@ -148,7 +172,8 @@ static void drop_world(loom_world *world)
         return;
     loom_stream_close(world->setup);
     for (int t = 0; t < LOOM_TRANSPORTS; t++) /* those that were not chosen had presented themselves */
-        candidates[t]->close(world);
+        if (candidate(world->device, t))
+            candidate(world->device, t)->close(world);
     pthread_mutex_destroy(&world->lock);
     free(world);
 }
@@ -254,9 +279,10 @@ static loom_status exchange_cards(const meeting *m, loom_world *world, card **al
     mine->host = loom_host_identity(true);
     loom_host_core_set(&mine->cores);
     for (int t = 0; t < LOOM_TRANSPORTS; t++) {
-        mine->ready[t] = candidates[t]->present(world, m->table->hint, mine->parts[t]) >= 0;
-        if (!mine->ready[t]) /* matters only if it is chosen: a sandbox without sockets can still share memory */
-            loom_log(LOOM_LOG_INFO, world->rank, "transport %s: %s", candidates[t]->name, loom_last_error());
+        const loom_transport *transport = candidate(world->device, t);
+        mine->ready[t] = transport && transport->present(world, m->table->hint, mine->parts[t]) >= 0;
+        if (transport && !mine->ready[t]) /* matters only if it is chosen: a sandbox without sockets can still share memory */
+            loom_log(LOOM_LOG_INFO, world->rank, "transport %s: %s", transport->name, loom_last_error());
     }
     LOOM_TRY(meet(m, "card", mine, cards, sizeof *mine));
     LOOM_TRY(check_versions(cards, world->size));
@@ -279,10 +305,10 @@ static loom_status open_transport(loom_world *world, const card *cards, int choi
         return loom_fail(LOOM_E_MEMORY, "no memory for the cards of %d ranks", world->size);
     for (int r = 0; r < world->size; r++)
         memcpy(parts[r], cards[r].parts[choice], LOOM_CARD_BYTES);
-    world->transport = candidates[choice];
+    world->transport = candidate(world->device, choice);
     for (int t = 0; t < LOOM_TRANSPORTS; t++)
-        if (t != choice)
-            candidates[t]->close(world);
+        if (t != choice && candidate(world->device, t))
+            candidate(world->device, t)->close(world);
     status = world->transport->open(world, (const char(*)[LOOM_CARD_BYTES])parts);
     free(parts);
     return status;
@@ -344,15 +370,15 @@ loom_status loom_comm_open_bootstrap(const loom_bootstrap *table, loom_device *d
 
     if (table->size < 1 || table->rank < 0 || table->rank >= table->size)
         return loom_fail(LOOM_E_INVALID, "rank %d of a world of %d ranks", table->rank, table->size);
-    if (loom_device_get_kind(device) != LOOM_CPU)
-        return loom_fail(LOOM_E_UNSUPPORTED, "this build has transports for CPU ranks only; a dry device takes loom_comm_open_dry()");
+    if (loom_device_get_kind(device) == LOOM_DRY)
+        return loom_fail(LOOM_E_UNSUPPORTED, "nothing travels between dry devices; they take loom_comm_open_dry()");
     LOOM_TRY(read_config(config, &m.deadline_s, &wanted));
     snprintf(key, sizeof key, "comm/opened/%d", table->rank);
     LOOM_TRY(table->add(table->context, key, 1, &opened));
     m.number = opened - 1;
     LOOM_TRY(make_world(table->rank, table->size, device, m.deadline_s, &world));
     LOOM_TRY(exchange_cards(&m, world, &cards));
-    LOOM_TRY(choose_transport(cards, table->size, wanted, &choice));
+    LOOM_TRY(choose_transport(device, cards, table->size, wanted, &choice));
     loom_device_set_crowded(device, is_crowded(cards, table->size, table->rank));
     LOOM_TRY(open_transport(world, cards, choice));
     LOOM_TRY(join_everyone(&m, world, comm));

@@ -1,0 +1,213 @@
+/* How ranks meet. Nothing here waits: as with the real library in non-blocking mode the caller polls ncclCommGetAsyncError() until it is done. */
+#include "communicator.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* --- segments ------------------------------------------------------------------------------------------------------------------- */
+
+static int make_segment(void)
+{
+    int fd = (int)memfd_create("nccl double", MFD_CLOEXEC);
+
+    if (fd < 0 || ftruncate(fd, (off_t)sizeof(double_segment)) != 0)
+        abort();
+    return fd;
+}
+
+static double_segment *map_segment(double_fd name)
+{
+    char path[64];
+    void *segment;
+    int fd;
+
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", name.pid, name.fd);
+    fd = open(path, O_RDWR | O_CLOEXEC);
+    segment = fd < 0 ? MAP_FAILED : mmap(NULL, sizeof(double_segment), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (segment == MAP_FAILED) {
+        perror("the double of NCCL cannot map a communicator");
+        abort();
+    }
+    close(fd);
+    return segment;
+}
+
+ncclResult_t ncclGetVersion(int *version)
+{
+    *version = NCCL_VERSION_CODE;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
+{
+    double_fd name = {(int)getpid(), make_segment()}; /* stays open: nobody says when the last rank has come */
+
+    memset(id, 0, sizeof *id);
+    memcpy(id->internal, &name, sizeof name);
+    return ncclSuccess;
+}
+
+/* --- meeting ---------------------------------------------------------------------------------------------------------------------- */
+
+static ncclComm_t join(double_fd segment, int fd, int rank, int size)
+{
+    ncclComm_t comm = calloc(1, sizeof *comm);
+
+    if (!comm || size > DOUBLE_RANKS_MAX)
+        abort();
+    comm->users = 1;
+    comm->rank = rank;
+    comm->size = size;
+    comm->fd = fd;
+    comm->segment = map_segment(segment);
+    double_arena_get_name(&comm->segment->ranks[rank].arena);
+    atomic_store(&comm->segment->ranks[rank].arrived, 1);
+    return comm;
+}
+
+static bool all_arrived(ncclComm_t comm)
+{
+    for (int r = 0; r < comm->size; r++)
+        if (!atomic_load(&comm->segment->ranks[r].arrived))
+            return false;
+    for (int r = 0; r < comm->size && !comm->ready; r++)
+        comm->bases[r] = double_arena_map(&comm->segment->ranks[r].arena);
+    comm->ready = true;
+    return true;
+}
+
+static bool is_blocking(const ncclConfig_t *config)
+{
+    return !config || config->blocking != 0;
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank, ncclConfig_t *config)
+{
+    double_fd segment;
+
+    if (is_blocking(config) || rank < 0 || rank >= nranks) /* nobody of ours blocks in here */
+        return ncclInvalidArgument;
+    if (double_fails(__func__))
+        return ncclSystemError;
+    memcpy(&segment, id.internal, sizeof segment);
+    double_salt((uint64_t)rank);
+    *comm = join(segment, -1, rank, nranks);
+    return ncclInProgress;
+}
+
+/* --- splitting ---------------------------------------------------------------------------------------------------------------------- */
+
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config)
+{
+    double_rank *mine = &comm->segment->ranks[comm->rank];
+
+    if (comm->split_into || is_blocking(config) || !comm->ready)
+        return ncclInvalidUsage;
+    *newcomm = NULL;
+    comm->split_into = newcomm;
+    comm->split_fd = make_segment();
+    mine->split[comm->splits % 2] = (double_split){color, key, {(int)getpid(), comm->split_fd}};
+    atomic_store(&mine->split_posted, ++comm->splits);
+    return ncclInProgress;
+}
+
+static const double_split *split_of(ncclComm_t comm, int rank)
+{
+    return &comm->segment->ranks[rank].split[(comm->splits - 1) % 2];
+}
+
+/* Before `rank` in the new communicator. */
+static bool precedes(ncclComm_t comm, int other, int rank)
+{
+    int a = split_of(comm, other)->key, b = split_of(comm, rank)->key;
+
+    return a < b || (a == b && other < rank);
+}
+
+static void end_split(ncclComm_t comm)
+{
+    int color = split_of(comm, comm->rank)->color, first = comm->rank, rank = 0, size = 0;
+
+    for (int r = 0; r < comm->size; r++)
+        if (split_of(comm, r)->color == color) {
+            size++;
+            rank += precedes(comm, r, comm->rank);
+            first = precedes(comm, r, first) ? r : first;
+        }
+    if (color != NCCL_SPLIT_NOCOLOR)
+        *comm->split_into = join(split_of(comm, first)->segment, first == comm->rank ? comm->split_fd : -1, rank, size);
+    if (color == NCCL_SPLIT_NOCOLOR || first != comm->rank)
+        close(comm->split_fd);
+    comm->split_into = NULL;
+}
+
+static bool all_split(ncclComm_t comm)
+{
+    for (int r = 0; r < comm->size; r++)
+        if (atomic_load(&comm->segment->ranks[r].split_posted) < comm->splits)
+            return false;
+    return true;
+}
+
+/* --- state ----------------------------------------------------------------------------------------------------------------------------- */
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
+{
+    *error = (ncclResult_t)atomic_load(&comm->error);
+    if (*error != ncclSuccess)
+        return ncclSuccess;
+    if (!all_arrived(comm)) {
+        *error = ncclInProgress;
+    } else if (comm->split_into) {
+        if (all_split(comm))
+            end_split(comm);
+        else
+            *error = ncclInProgress;
+    }
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommFinalize(ncclComm_t comm)
+{
+    return comm->ready ? ncclSuccess : ncclInvalidUsage;
+}
+
+void double_comm_drop(ncclComm_t comm)
+{
+    if (atomic_fetch_sub(&comm->users, 1) > 1)
+        return;
+    munmap(comm->segment, sizeof *comm->segment);
+    if (comm->fd >= 0)
+        close(comm->fd);
+    free(comm);
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t comm)
+{
+    double_comm_drop(comm);
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommAbort(ncclComm_t comm)
+{
+    atomic_store(&comm->aborted, 1);
+    double_comm_drop(comm);
+    return ncclSuccess;
+}
+
+const char *ncclGetErrorString(ncclResult_t result)
+{
+    static const char *const words[ncclNumResults] = {"no error",         "unhandled cuda error", "unhandled system error", "internal error",
+                                                      "invalid argument", "invalid usage",        "remote process exited",  "in progress"};
+
+    return (unsigned)result < ncclNumResults ? words[result] : "?";
+}
+
+const char *ncclGetLastError(ncclComm_t comm)
+{
+    return comm ? comm->message : "";
+}

@@ -1,0 +1,73 @@
+/* NCCL's communicators: how ranks meet (communicator.c) and what they exchange (nccl.c). */
+#ifndef LOOM_DOUBLE_COMMUNICATOR_H
+#define LOOM_DOUBLE_COMMUNICATOR_H
+
+#include "double.h"
+
+#include <nccl.h>
+#include <stdatomic.h>
+
+enum { DOUBLE_RANKS_MAX = 16 };
+
+/* A memfd of some process. */
+typedef struct double_fd {
+    int pid, fd;
+} double_fd;
+
+/* What a rank calls, for its peers to compare and to read from. */
+typedef struct double_post {
+    int32_t kind, type, op, root;
+    uint64_t count, send; /* offset in the poster's arena */
+} double_post;
+
+typedef struct double_split {
+    int32_t color, key;
+    double_fd segment; /* of the new communicator, if this rank is its first */
+} double_split;
+
+typedef struct double_rank {
+    _Atomic uint64_t arrived;
+    double_arena_name arena;
+    _Atomic uint64_t posted, taken; /* collectives: said what it calls; has read what the others sent */
+    double_post post;
+    _Atomic uint64_t split_posted;
+    double_split split[2];
+    _Atomic uint64_t stuck; /* its device waits in this communicator for a peer */
+} double_rank;
+
+/* Messages from one rank to another, one at a time. */
+typedef struct double_lane {
+    _Atomic uint64_t sent, taken;
+    double_post post;
+} double_lane;
+
+/* What all ranks of a communicator map. */
+typedef struct double_segment {
+    double_rank ranks[DOUBLE_RANKS_MAX];
+    double_lane lanes[DOUBLE_RANKS_MAX][DOUBLE_RANKS_MAX]; /* [from][to] */
+} double_segment;
+
+struct ncclComm {
+    double_order order; /* of its work, whatever the streams; first */
+    _Atomic int users;  /* the handle, and queued work */
+    int rank, size;
+    double_segment *segment;
+    int fd; /* of the segment, if it is ours: peers open it through us; else -1 */
+    const char *bases[DOUBLE_RANKS_MAX];
+    bool ready;
+    uint64_t issued;      /* pieces of work, by the host */
+    uint64_t collectives; /* that were begun, by the device */
+    uint64_t sent[DOUBLE_RANKS_MAX], received[DOUBLE_RANKS_MAX];
+    _Atomic int error; /* ncclResult_t: what went wrong after a call had returned */
+    _Atomic int aborted;
+    char message[256];
+
+    /* a split under way; the host's */
+    ncclComm_t *split_into;
+    uint64_t splits;
+    int split_fd;
+};
+
+void double_comm_drop(ncclComm_t comm);
+
+#endif

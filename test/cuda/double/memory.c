@@ -1,0 +1,310 @@
+/* Device memory: an arena that other processes can map, out of the host's reach while no queued work runs. */
+#include "double.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(address, bytes) ((void)(address), (void)(bytes))
+#define ASAN_UNPOISON_MEMORY_REGION(address, bytes) ((void)(address), (void)(bytes))
+#endif
+
+enum { ALIGN = 256, NOBODYS_BYTES = 256 }; /* between two blocks */
+static const uint64_t ARENA_BYTES = UINT64_C(1) << 36;
+
+typedef struct block {
+    struct block *next;
+    uint64_t offset, bytes, room;
+    bool free;
+} block;
+
+static struct {
+    pthread_mutex_t lock;
+    char *base;
+    int fd;
+    uint64_t used;
+    uint64_t opened; /* bytes of it that are accessible now */
+    block *blocks;
+} arena = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void open_arena(void)
+{
+    if (arena.base)
+        return;
+    arena.fd = (int)memfd_create("cuda double", MFD_CLOEXEC);
+    if (arena.fd < 0 || ftruncate(arena.fd, (off_t)ARENA_BYTES) != 0)
+        abort();
+    arena.base = mmap(NULL, ARENA_BYTES, PROT_NONE, MAP_SHARED | MAP_NORESERVE, arena.fd, 0);
+    if (arena.base == MAP_FAILED)
+        abort();
+    ASAN_POISON_MEMORY_REGION(arena.base, ARENA_BYTES);
+}
+
+static void protect(uint64_t bytes)
+{
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), rounded = (bytes + page - 1) / page * page;
+
+    if (rounded == arena.opened)
+        return;
+    if (mprotect(arena.base, rounded > arena.opened ? rounded : arena.opened, rounded ? PROT_READ | PROT_WRITE : PROT_NONE) != 0)
+        abort();
+    arena.opened = rounded;
+}
+
+void double_memory_open(void)
+{
+    pthread_mutex_lock(&arena.lock);
+    if (arena.base)
+        protect(arena.used);
+    pthread_mutex_unlock(&arena.lock);
+}
+
+void double_memory_shut(void)
+{
+    pthread_mutex_lock(&arena.lock);
+    if (arena.base)
+        protect(0);
+    pthread_mutex_unlock(&arena.lock);
+}
+
+/* --- blocks -------------------------------------------------------------------------------------------------------------------- */
+
+static block *find_free(uint64_t room)
+{
+    for (block *b = arena.blocks; b; b = b->next)
+        if (b->free && b->room == room)
+            return b;
+    return NULL;
+}
+
+static block *take(uint64_t bytes)
+{
+    uint64_t room = (bytes + ALIGN - 1) / ALIGN * ALIGN;
+    block *b = find_free(room);
+
+    if (!b) {
+        if (arena.used + room + NOBODYS_BYTES > ARENA_BYTES || !(b = malloc(sizeof *b)))
+            return NULL;
+        *b = (block){.next = arena.blocks, .offset = arena.used + NOBODYS_BYTES, .room = room};
+        arena.blocks = b;
+        arena.used = b->offset + room;
+    }
+    b->bytes = bytes;
+    b->free = false;
+    return b;
+}
+
+static block *find(const void *pointer)
+{
+    uint64_t offset = (uint64_t)((const char *)pointer - arena.base);
+
+    for (block *b = arena.blocks; b; b = b->next)
+        if (!b->free && offset >= b->offset && offset < b->offset + b->bytes)
+            return b;
+    return NULL;
+}
+
+bool double_is_device(const void *pointer, size_t bytes)
+{
+    bool inside;
+    block *b;
+
+    pthread_mutex_lock(&arena.lock);
+    b = arena.base ? find(pointer) : NULL;
+    inside = b && (uint64_t)((const char *)pointer - arena.base) + bytes <= b->offset + b->bytes;
+    pthread_mutex_unlock(&arena.lock);
+    return inside;
+}
+
+/* --- queued work on memory ------------------------------------------------------------------------------------------------------- */
+
+typedef enum memory_work { COPY, SET, TAKE, GIVE } memory_work;
+
+typedef struct memory_op {
+    double_op op;
+    memory_work work;
+    void *to;
+    const void *from;
+    int value;
+    size_t bytes;
+} memory_op;
+
+static void give(void *pointer)
+{
+    block *b;
+
+    pthread_mutex_lock(&arena.lock);
+    b = find(pointer);
+    b->free = true;
+    memset(pointer, 0xff, b->bytes);
+    ASAN_POISON_MEMORY_REGION(pointer, b->bytes);
+    pthread_mutex_unlock(&arena.lock);
+}
+
+static double_step run_memory(double_op *op)
+{
+    memory_op *m = (memory_op *)op;
+
+    switch (m->work) {
+    case COPY:
+        memmove(m->to, m->from, m->bytes);
+        break;
+    case SET:
+        memset(m->to, m->value, m->bytes);
+        break;
+    case TAKE: /* new memory is NaN, in f32 as in 16 bits */
+        ASAN_UNPOISON_MEMORY_REGION(m->to, m->bytes);
+        memset(m->to, 0xff, m->bytes);
+        break;
+    case GIVE:
+        give(m->to);
+        break;
+    }
+    return DOUBLE_OVER;
+}
+
+static void drop_memory(double_op *op)
+{
+    free(op);
+}
+
+static cudaError_t push(cudaStream_t stream, memory_op what)
+{
+    memory_op *m = malloc(sizeof *m);
+
+    if (!m)
+        return double_remember(cudaErrorMemoryAllocation);
+    *m = what;
+    m->op = (double_op){.run = run_memory, .drop = drop_memory};
+    return double_push(stream, &m->op);
+}
+
+/* --- what the host calls ----------------------------------------------------------------------------------------------------------- */
+
+struct CUmemPoolHandle_st {
+    int device;
+};
+
+cudaError_t cudaMemPoolCreate(cudaMemPool_t *pool, const struct cudaMemPoolProps *props)
+{
+    if (props->allocType != cudaMemAllocationTypePinned || props->location.type != cudaMemLocationTypeDevice)
+        return double_remember(cudaErrorInvalidValue);
+    pthread_mutex_lock(&arena.lock);
+    open_arena();
+    pthread_mutex_unlock(&arena.lock);
+    *pool = calloc(1, sizeof **pool);
+    return *pool ? cudaSuccess : double_remember(cudaErrorMemoryAllocation);
+}
+
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, enum cudaMemPoolAttr attribute, void *value)
+{
+    return pool && value && attribute == cudaMemPoolAttrReleaseThreshold ? cudaSuccess : double_remember(cudaErrorInvalidValue);
+}
+
+cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool)
+{
+    free(pool);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMallocFromPoolAsync(void **pointer, size_t bytes, cudaMemPool_t pool, cudaStream_t stream)
+{
+    block *b = NULL;
+
+    if (!pool || !bytes)
+        return double_remember(cudaErrorInvalidValue);
+    if (double_fails(__func__))
+        return double_remember(cudaErrorMemoryAllocation);
+    pthread_mutex_lock(&arena.lock);
+    b = take(bytes);
+    pthread_mutex_unlock(&arena.lock);
+    if (!b)
+        return double_remember(cudaErrorMemoryAllocation);
+    *pointer = arena.base + b->offset;
+    return push(stream, (memory_op){.work = TAKE, .to = *pointer, .bytes = bytes});
+}
+
+/* The block is free only when the stream gets here: before that nobody else is given it. */
+cudaError_t cudaFreeAsync(void *pointer, cudaStream_t stream)
+{
+    if (!double_is_device(pointer, 1))
+        return double_remember(cudaErrorInvalidValue);
+    return push(stream, (memory_op){.work = GIVE, .to = pointer});
+}
+
+cudaError_t cudaHostAlloc(void **pointer, size_t bytes, unsigned int flags)
+{
+    if (flags != cudaHostAllocDefault || double_fails(__func__) || !(*pointer = aligned_alloc(64, (bytes + 63) / 64 * 64)))
+        return double_remember(cudaErrorMemoryAllocation);
+    memset(*pointer, 0xff, bytes);
+    return cudaSuccess;
+}
+
+cudaError_t cudaFreeHost(void *pointer)
+{
+    free(pointer);
+    return cudaSuccess;
+}
+
+/* Also memory that is not pinned is read as late as the stream gets there. CUDA may copy it aside at once; our streams promise nothing of it. */
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream)
+{
+    if (kind != cudaMemcpyDefault || double_fails(__func__))
+        return double_remember(cudaErrorInvalidValue);
+    return push(stream, (memory_op){.work = COPY, .to = to, .from = from, .bytes = bytes});
+}
+
+cudaError_t cudaMemsetAsync(void *pointer, int value, size_t bytes, cudaStream_t stream)
+{
+    if (double_fails(__func__) || !double_is_device(pointer, bytes)) /* CUDA takes no pageable memory here */
+        return double_remember(cudaErrorInvalidValue);
+    return push(stream, (memory_op){.work = SET, .to = pointer, .value = value, .bytes = bytes});
+}
+
+cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total)
+{
+    *total = ARENA_BYTES;
+    *free_bytes = ARENA_BYTES - arena.used;
+    return cudaSuccess;
+}
+
+/* --- other processes ------------------------------------------------------------------------------------------------------------------ */
+
+void double_arena_get_name(double_arena_name *name)
+{
+    pthread_mutex_lock(&arena.lock);
+    open_arena();
+    pthread_mutex_unlock(&arena.lock);
+    *name = (double_arena_name){.pid = (int)getpid(), .fd = arena.fd, .bytes = ARENA_BYTES};
+}
+
+uint64_t double_arena_offset(const void *pointer)
+{
+    return (uint64_t)((const char *)pointer - arena.base);
+}
+
+const char *double_arena_map(const double_arena_name *name)
+{
+    char path[64];
+    void *base;
+    int fd;
+
+    if (name->pid == (int)getpid())
+        return arena.base;
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", name->pid, name->fd);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    base = fd < 0 ? MAP_FAILED : mmap(NULL, name->bytes, PROT_READ, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    if (base == MAP_FAILED) {
+        perror("the double cannot map a peer's memory");
+        abort();
+    }
+    close(fd);
+    return base;
+}

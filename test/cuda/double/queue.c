@@ -1,0 +1,442 @@
+/* Streams, events, and the thread that is the device. */
+#include "double.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* A point in a stream, as an event had it when it was recorded: later records of the event make new points. */
+typedef struct double_point {
+    int users;
+    struct CUstream_st *stream; /* held */
+    uint64_t ticket;
+} double_point;
+
+struct CUstream_st {
+    struct CUstream_st *next;
+    int users; /* the handle, and points */
+    double_op *head, **tail;
+    uint64_t pushed, done;
+    uint64_t wanted;  /* the host has asked for everything up to here */
+    uint64_t target;  /* of this round: with what others need of it */
+    bool stuck;       /* its head found a peer that is not ready, in this round */
+    bool destroyed;
+};
+
+struct CUevent_st {
+    double_point *point; /* NULL: never recorded */
+};
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t news, passed; /* for the device's thread; for those who wait for it */
+    struct CUstream_st *streams;
+    bool started;
+    uint64_t random, eagerness;
+} device = {.lock = PTHREAD_MUTEX_INITIALIZER, .news = PTHREAD_COND_INITIALIZER, .passed = PTHREAD_COND_INITIALIZER};
+
+uint64_t double_random(void)
+{
+    device.random ^= device.random << 13;
+    device.random ^= device.random >> 7;
+    device.random ^= device.random << 17;
+    return device.random;
+}
+
+void double_salt(uint64_t number)
+{
+    pthread_mutex_lock(&device.lock);
+    device.random ^= (number + 1) * UINT64_C(0xbf58476d1ce4e5b9);
+    pthread_mutex_unlock(&device.lock);
+}
+
+/* --- points ----------------------------------------------------------------------------------------------------------------- */
+
+static void drop_stream(struct CUstream_st *stream)
+{
+    if (--stream->users == 0)
+        free(stream);
+}
+
+static void drop_point(double_point *point)
+{
+    if (!point || --point->users > 0)
+        return;
+    drop_stream(point->stream);
+    free(point);
+}
+
+static bool is_reached(const double_point *point)
+{
+    return point->stream->done >= point->ticket;
+}
+
+/* --- what may run, and what has to -------------------------------------------------------------------------------------------- */
+
+/* Raises what is asked of `stream`; whether that is news. */
+static bool want(struct CUstream_st *stream, uint64_t ticket)
+{
+    if (ticket <= stream->target || ticket <= stream->done)
+        return false;
+    stream->target = ticket;
+    return true;
+}
+
+/* The op of `order` whose turn it is, in whatever stream it waits. */
+static bool want_turn(void *order)
+{
+    uint64_t turn = ((double_order *)order)->next;
+
+    for (struct CUstream_st *s = device.streams; s; s = s->next)
+        for (double_op *op = s->head; op; op = op->next)
+            if (op->order == order && op->number == turn)
+                return want(s, op->ticket);
+    return false;
+}
+
+/* What the heads of wanted streams wait for is wanted, too. */
+static void spread_targets(void)
+{
+    bool news;
+
+    do {
+        news = false;
+        for (struct CUstream_st *s = device.streams; s; s = s->next) {
+            if (!s->head || s->target <= s->done)
+                continue;
+            if (s->head->point && !is_reached(s->head->point))
+                news |= want(s->head->point->stream, s->head->point->ticket);
+            if (s->head->order && s->head->number != ((double_order *)s->head->order)->next)
+                news |= want_turn(s->head->order);
+        }
+    } while (news);
+}
+
+static void set_targets(void)
+{
+    for (struct CUstream_st *s = device.streams; s; s = s->next) {
+        s->target = s->wanted;
+        for (double_op *op = s->head; op; op = op->next)
+            if (op->wanted_by_peer && op->ticket > s->target && op->wanted_by_peer(op))
+                s->target = op->ticket;
+    }
+    spread_targets();
+}
+
+static bool may_run(const struct CUstream_st *s)
+{
+    const double_op *op = s->head;
+
+    if (!op || s->stuck)
+        return false;
+    if (op->point && !is_reached(op->point))
+        return false;
+    return !op->order || op->number == ((double_order *)op->order)->next;
+}
+
+/* The stream whose head runs next, at random among those that are wanted, or all. `work`: whether anything is queued and wanted at all. */
+static struct CUstream_st *choose(bool *work)
+{
+    struct CUstream_st *chosen = NULL;
+    bool any = device.eagerness == 2 || (device.eagerness == 1 && double_random() % 4 == 0);
+    uint64_t count = 0;
+
+    *work = false;
+    set_targets();
+    for (struct CUstream_st *s = device.streams; s; s = s->next)
+        *work |= s->head && s->target > s->done;
+    if (!*work)
+        return NULL;
+    for (struct CUstream_st *s = device.streams; s; s = s->next)
+        if (may_run(s) && (any || s->target > s->done) && double_random() % ++count == 0)
+            chosen = s;
+    return chosen;
+}
+
+/* --- the device's thread -------------------------------------------------------------------------------------------------------- */
+
+/* Its last work is done. Points in it stay reached. */
+static void forget_stream(struct CUstream_st *stream)
+{
+    struct CUstream_st **link = &device.streams;
+
+    while (*link != stream)
+        link = &(*link)->next;
+    *link = stream->next;
+    drop_stream(stream);
+}
+
+static void finish_head(struct CUstream_st *s)
+{
+    double_op *op = s->head;
+
+    s->head = op->next;
+    if (!s->head)
+        s->tail = &s->head;
+    s->done = op->ticket;
+    if (op->order)
+        ((double_order *)op->order)->next++;
+    drop_point(op->point);
+    op->drop(op);
+    if (s->destroyed && !s->head)
+        forget_stream(s);
+    pthread_cond_broadcast(&device.passed);
+}
+
+/* Whether the head got done; the stream may be gone then. */
+static bool run_head(struct CUstream_st *s)
+{
+    double_op *op = s->head;
+    double_step step = DOUBLE_OVER;
+
+    if (op->run) {
+        pthread_mutex_unlock(&device.lock);
+        if (op->of_host)
+            double_memory_shut();
+        else
+            double_memory_open();
+        step = op->run(op);
+        pthread_mutex_lock(&device.lock);
+    }
+    if (step == DOUBLE_WAIT)
+        s->stuck = true;
+    else
+        finish_head(s);
+    return step != DOUBLE_WAIT;
+}
+
+static void let_all_try_again(void)
+{
+    for (struct CUstream_st *s = device.streams; s; s = s->next)
+        s->stuck = false;
+}
+
+static bool waits_for_peers(void)
+{
+    for (struct CUstream_st *s = device.streams; s; s = s->next)
+        for (double_op *op = s->head; op; op = op->next)
+            if (op->wanted_by_peer)
+                return true;
+    return false;
+}
+
+static void sleep_until_news(int rounds)
+{
+    struct timespec until;
+
+    if (rounds < 50) {
+        pthread_mutex_unlock(&device.lock);
+        sched_yield();
+        pthread_mutex_lock(&device.lock);
+        return;
+    }
+    double_memory_shut();
+    if (!waits_for_peers()) {
+        pthread_cond_wait(&device.news, &device.lock);
+        return;
+    }
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += 100000;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_nsec -= 1000000000;
+        until.tv_sec++;
+    }
+    pthread_cond_timedwait(&device.news, &device.lock, &until);
+}
+
+static void *be_device(void *context)
+{
+    int idle = 0;
+
+    (void)context;
+    pthread_mutex_lock(&device.lock);
+    for (;;) {
+        bool work;
+        struct CUstream_st *s = choose(&work);
+
+        if (s) {
+            idle = run_head(s) ? 0 : idle;
+            continue;
+        }
+        let_all_try_again();
+        sleep_until_news(work ? idle++ : 50);
+    }
+    return NULL;
+}
+
+static void start(void)
+{
+    pthread_t thread;
+    uint64_t seed = double_setting("LOOM_DOUBLE_SEED", 1);
+
+    if (device.started)
+        return;
+    device.started = true;
+    device.eagerness = seed % 3;
+    device.random = (seed + 1) * UINT64_C(0x9e3779b97f4a7c15);
+    if (pthread_create(&thread, NULL, be_device, NULL) != 0)
+        abort();
+    pthread_detach(thread);
+}
+
+/* --- what the host calls ----------------------------------------------------------------------------------------------------------- */
+
+cudaError_t double_push(cudaStream_t stream, double_op *op)
+{
+    pthread_mutex_lock(&device.lock);
+    op->ticket = ++stream->pushed;
+    op->next = NULL;
+    *stream->tail = op;
+    stream->tail = &op->next;
+    pthread_cond_signal(&device.news);
+    pthread_mutex_unlock(&device.lock);
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned int flags, int priority)
+{
+    struct CUstream_st *s;
+
+    if (flags != cudaStreamNonBlocking || priority > 0 || priority < -5)
+        return double_remember(cudaErrorInvalidValue);
+    if (double_fails(__func__) || !(s = calloc(1, sizeof *s)))
+        return double_remember(cudaErrorMemoryAllocation);
+    s->tail = &s->head;
+    s->users = 1;
+    pthread_mutex_lock(&device.lock);
+    start();
+    s->next = device.streams;
+    device.streams = s;
+    pthread_mutex_unlock(&device.lock);
+    *stream = s;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned int flags)
+{
+    return cudaStreamCreateWithPriority(stream, flags, 0);
+}
+
+/* What is queued still runs; asked for, since nobody can ask for it later. */
+cudaError_t cudaStreamDestroy(cudaStream_t stream)
+{
+    pthread_mutex_lock(&device.lock);
+    if (!stream->head) {
+        forget_stream(stream);
+    } else {
+        stream->destroyed = true;
+        stream->wanted = stream->pushed;
+        pthread_cond_signal(&device.news);
+    }
+    pthread_mutex_unlock(&device.lock);
+    return cudaSuccess;
+}
+
+static void ask_for(struct CUstream_st *stream, uint64_t ticket)
+{
+    if (stream->wanted >= ticket)
+        return;
+    stream->wanted = ticket;
+    pthread_cond_signal(&device.news);
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t stream)
+{
+    bool over;
+
+    if (double_fails(__func__))
+        return double_remember(cudaErrorLaunchFailure);
+    pthread_mutex_lock(&device.lock);
+    ask_for(stream, stream->pushed);
+    over = stream->done == stream->pushed;
+    pthread_mutex_unlock(&device.lock);
+    return over ? cudaSuccess : cudaErrorNotReady;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream)
+{
+    uint64_t ticket;
+
+    pthread_mutex_lock(&device.lock);
+    ticket = stream->pushed;
+    ask_for(stream, ticket);
+    while (stream->done < ticket)
+        pthread_cond_wait(&device.passed, &device.lock);
+    pthread_mutex_unlock(&device.lock);
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned int flags)
+{
+    if (flags != cudaEventDisableTiming || !(*event = calloc(1, sizeof **event)))
+        return double_remember(cudaErrorInvalidValue);
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event)
+{
+    pthread_mutex_lock(&device.lock);
+    drop_point(event->point);
+    pthread_mutex_unlock(&device.lock);
+    free(event);
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
+{
+    double_point *point = malloc(sizeof *point);
+
+    if (!point)
+        return double_remember(cudaErrorMemoryAllocation);
+    pthread_mutex_lock(&device.lock);
+    drop_point(event->point);
+    *point = (double_point){.users = 1, .stream = stream, .ticket = stream->pushed};
+    stream->users++;
+    event->point = point;
+    pthread_mutex_unlock(&device.lock);
+    return cudaSuccess;
+}
+
+static void drop_op(double_op *op)
+{
+    free(op);
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int flags)
+{
+    static uint64_t calls;
+    double_op *op;
+
+    (void)flags;
+    double_fails(__func__); /* counted for the report; its mutation is another: */
+    if (__atomic_add_fetch(&calls, 1, __ATOMIC_RELAXED) == double_setting("LOOM_DOUBLE_DROP", 0))
+        return cudaSuccess;
+    pthread_mutex_lock(&device.lock);
+    if (!event->point || is_reached(event->point)) {
+        pthread_mutex_unlock(&device.lock);
+        return cudaSuccess;
+    }
+    op = calloc(1, sizeof *op);
+    if (!op)
+        abort();
+    op->drop = drop_op;
+    op->point = event->point;
+    op->point->users++;
+    pthread_mutex_unlock(&device.lock);
+    return double_push(stream, op);
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event)
+{
+    bool reached;
+
+    pthread_mutex_lock(&device.lock);
+    reached = !event->point || is_reached(event->point);
+    if (!reached)
+        ask_for(event->point->stream, event->point->ticket);
+    pthread_mutex_unlock(&device.lock);
+    return reached ? cudaSuccess : cudaErrorNotReady;
+}
