@@ -2,7 +2,7 @@
 #include "cuda/module.h"
 
 #include "comm/transport.h"
-#include "cuda/nccl.h"
+#include "cuda/transport.h"
 #include "kernels/cuda/operations.h"
 
 #include <cuda_runtime_api.h>

@@ -7,7 +7,7 @@
  * the order in which they were sent: NCCL knows no tags. Nor does it compare what ranks call; a mismatch ends at the deadline, or in wrong data.
  *
  * A comm of one rank needs no NCCL: its calls are copies. */
-#include "cuda/nccl.h"
+#include "cuda/transport.h"
 
 #include <nccl.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* Stands in for nccl.c where the build found no NCCL. */
-#include "cuda/nccl.h"
+#include "cuda/transport.h"
 
 #include "comm/transport.h"
 

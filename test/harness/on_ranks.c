@@ -46,7 +46,7 @@ static void run_rank(table *t, int rank, int size, const rank_options *options, 
     loom_comm *world;
     loom_stream *stream;
 
-    check(loom_device_open(LOOM_CPU, &device_config, &device), "opening the device");
+    check(loom_device_open(options->device, &device_config, &device), "opening the device");
     check(loom_comm_open_bootstrap(&bootstrap, device, &comm_config, &world), "opening the world");
     check(loom_stream_open(device, LOOM_STREAM_INLINE, "test", &stream), "opening the stream");
     fn(world, stream);

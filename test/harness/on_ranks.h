@@ -19,6 +19,7 @@ typedef struct rank_options {
     const char *transport;  /* NULL: auto */
     int threads;            /* of a rank's kernels; 0: 1 */
     uint64_t heap_bytes;    /* 0: the default */
+    loom_device_kind device; /* LOOM_CPU if left out; all ranks on CUDA take device 0 */
     unsigned long doomed;   /* bit r: rank r is meant to be killed by a signal, and must be */
 } rank_options;
 

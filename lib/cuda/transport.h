@@ -1,5 +1,6 @@
-#ifndef LOOM_CUDA_NCCL_H
-#define LOOM_CUDA_NCCL_H
+/* The transport that this module brings. */
+#ifndef LOOM_CUDA_TRANSPORT_H
+#define LOOM_CUDA_TRANSPORT_H
 
 extern const struct loom_transport loom_transport_nccl; /* nccl.c, or a stub that says that the build has no NCCL */
 
