@@ -106,6 +106,7 @@ typedef enum loom_device_constant {
     X(WEIGHT_SCRATCH, "weight-shaped 16-bit buffers that stay, over the dense weights of a layer")                                         \
     X(HEAD_SCRATCH, "the same of the output layer, over its weights")                                                                      \
     X(TRANSIENT, "share of the widest layer's gradients that finds no freed memory to lie in")                                             \
+    X(NARROW_KEPT, "1: with 8-bit GEMMs their kept inputs are 8-bit too, and experts' outputs are not kept")                               \
     X(DROPOUT, "1: dropout masks are kept")                                                                                                \
     X(FRAGMENTS, "share of the allocated memory lost between blocks")                                                                      \
     X(CONTEXT_BYTES, "memory outside the framework: driver context, communicators, workspaces")

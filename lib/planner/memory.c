@@ -53,6 +53,12 @@ static double gates(const measure *m)
     return loom_model_mlp_matrices(m->model) - 1;
 }
 
+/* Bytes of a kept element that is read by a GEMM again, and of the inputs of an activation function. */
+static double input_bytes(const measure *m)
+{
+    return loom_soft(m->job, LOOM_SOFT_NARROW_KEPT) > 0 && m->job->bits == 8 ? 1 : 2;
+}
+
 static double latent_bytes(const measure *m, int repeat)
 {
     const loom_mla *mla = &m->model->mla;
@@ -83,12 +89,12 @@ static double attention_bytes(const measure *m, int repeat)
 
     if (repeat & LOOM_REPEAT_HALF)
         qkv /= 2;
-    return qkv + core_bytes(m, repeat) + 2 * m->tokens * heads * out;
+    return qkv + core_bytes(m, repeat) + input_bytes(m) * m->tokens * heads * out;
 }
 
 static double mlp_bytes(const measure *m, double tokens, double width, int repeat)
 {
-    double up = 2 * gates(m) * tokens * width, activated = 2 * tokens * width;
+    double up = input_bytes(m) * gates(m) * tokens * width, activated = input_bytes(m) * tokens * width;
 
     if (repeat & LOOM_REPEAT_MLP)
         return 0;
@@ -100,7 +106,9 @@ static double experts_bytes(const measure *m, int repeat)
     const loom_moe *moe = &m->model->moe;
     const loom_degrees *g = m->degrees;
     double rows = m->tokens / g->tp * moe->top_k * g->etp;
-    double routed = 4 * rows * m->model->hidden + 8 * m->outer * moe->experts;
+    double copies =
+        input_bytes(m) < 2 ? 1 : 4; /* what goes in, and what comes out to be weighed: unless it is weighed before the last GEMM */
+    double routed = copies * rows * m->model->hidden + 8 * m->outer * moe->experts;
     double shared = moe->shared ? mlp_bytes(m, m->tokens, (double)moe->shared * moe->shared_ffn / g->tp, repeat) : 0;
 
     return routed + mlp_bytes(m, rows, (double)moe->ffn / g->etp, repeat & ~LOOM_REPEAT_MLP) + shared;
@@ -109,7 +117,7 @@ static double experts_bytes(const measure *m, int repeat)
 static double layer_bytes(const measure *m, loom_layer_kind kind, int repeat)
 {
     double h = m->model->hidden;
-    double norms = (repeat & LOOM_REPEAT_NORM ? 4 : 8) * m->outer * h; /* inputs of two norms, and what they give */
+    double norms = (repeat & LOOM_REPEAT_NORM ? 4 : 4 + 2 * input_bytes(m)) * m->outer * h; /* inputs of two norms, and what they give */
     double masks = loom_soft(m->job, LOOM_SOFT_DROPOUT) > 0 ? 2 * m->outer * h : 0;
     double body =
         kind == LOOM_LAYER_DENSE ? mlp_bytes(m, m->tokens, (double)m->model->ffn / m->degrees->tp, repeat) : experts_bytes(m, repeat);

@@ -84,6 +84,7 @@ const loom_constant loom_software_defaults[LOOM_SOFT_COUNT] = {
     [LOOM_SOFT_WEIGHT_SCRATCH] = LOOM_HABIT(0, "none"),
     [LOOM_SOFT_HEAD_SCRATCH] = LOOM_HABIT(0, "none"),
     [LOOM_SOFT_TRANSIENT] = LOOM_HABIT(1, "all"),
+    [LOOM_SOFT_NARROW_KEPT] = LOOM_HABIT(0, "16-bit activations"),
     [LOOM_SOFT_DROPOUT] = LOOM_HABIT(0, "none since 2022"),
     [LOOM_SOFT_FRAGMENTS] = LOOM_HABIT(0.04, "caching allocator: 2 to 8 %"),
     [LOOM_SOFT_CONTEXT_BYTES] = LOOM_HABIT(1.7e9, "1 to 2.5 GB"),

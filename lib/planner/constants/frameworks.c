@@ -244,6 +244,16 @@ static const loom_framework frameworks[] = {
             },
     },
     {
+        .names = {"meta"}, /* Llama 3 */
+        .at =
+            {
+                SAY(P2P_EXPOSED, 0.35, "asynchronous sends"),
+                SAY(GRADIENT_BYTES, 4, "fp32 reduce-scatter"),
+                SAY(LOGIT_BYTES, 6, "memory of the head is cut down, says the report"),
+                SAY(KERNELS_DENSE, 20, "in-house"),
+            },
+    },
+    {
         .names = {"hai-llm"},
         .at =
             {
@@ -252,6 +262,9 @@ static const loom_framework frameworks[] = {
                 SAY(DISPATCH_BYTES, 1, "fp8 dispatch"),
                 SAY(GRADIENT_BYTES, 2, "bf16"),
                 SAY(HOST_FACTOR, 0.5, "in-house"),
+                SAY(NARROW_KEPT, 1, "the report: inputs of Linear and SwiGLU cached in fp8"),
+                SAY(OPTIMIZER_STORE, 8, "the report: fp32 master weight, bf16 moments"),
+                SAY(LOGIT_BYTES, 6, "fused cross-entropy"),
             },
     },
 };
