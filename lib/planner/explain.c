@@ -6,6 +6,7 @@
 
 #include "core/text.h"
 #include "planner/job.h"
+#include "planner/limits.h"
 #include "planner/predict.h"
 
 /* --- why not ------------------------------------------------------------------------------------------------------------------ */
@@ -84,9 +85,14 @@ static loom_status explain_legal(const loom_plan_request *request, const loom_la
 loom_status loom_plan_explain(const loom_plan_request *request, const char *text, char **explanation)
 {
     loom_text out = {0};
-    loom_layout *layout = malloc(sizeof *layout);
-    loom_status status = layout ? loom_plan_layout(request, text, layout) : loom_fail(LOOM_E_MEMORY, "no memory for a layout");
+    loom_layout *layout = calloc(1, sizeof *layout);
+    loom_status status = layout ? loom_layout_parse(text, text, layout) : loom_fail(LOOM_E_MEMORY, "no memory for a layout");
 
+    if (status < 0) { /* not a layout at all */
+        free(layout);
+        return status;
+    }
+    status = loom_plan_layout(request, text, layout);
     if (status == LOOM_E_INVALID)
         status = explain_rules(text, &out);
     else if (status >= 0)

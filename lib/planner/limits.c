@@ -95,6 +95,23 @@ static loom_status read_list(const char *const *list, bool excludes, loom_limits
     return LOOM_OK;
 }
 
+char *loom_condition_describe(const loom_condition *c, char *text, size_t bytes)
+{
+    const char *name = "", *word = NULL;
+
+    for (int i = NAMES - 1; i >= 0; i--)
+        if (field_names[i].field == c->field)
+            name = field_names[i].name;
+    for (int i = 0; word_of(c->field, i); i++)
+        if (i == c->value)
+            word = word_of(c->field, i);
+    if (word)
+        snprintf(text, bytes, "%s%s%c%s", c->excludes ? "exclude " : "", name, c->relation, word);
+    else
+        snprintf(text, bytes, "%s%s%c%lld", c->excludes ? "exclude " : "", name, c->relation, (long long)c->value);
+    return text;
+}
+
 loom_status loom_limits_read(const char *const *fix, const char *const *exclude, loom_limits *limits)
 {
     limits->count = 0;

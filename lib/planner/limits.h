@@ -40,6 +40,8 @@ typedef struct loom_limits {
 loom_status loom_limits_read(const char *const *fix, const char *const *exclude, loom_limits *limits);
 /* Whether a layout whose `field` has this value may be looked at. */
 bool loom_limits_allow(const loom_limits *limits, loom_field field, int64_t value);
+/* "tp=3", or "exclude cp>1". Returns text. */
+char *loom_condition_describe(const loom_condition *condition, char *text, size_t bytes);
 
 /* "tp=8,pp=16,mbs=2,zero=1" over what `layout` holds; degrees that are named are marked as given. `what` is put before messages. */
 loom_status loom_layout_parse(const char *text, const char *what, loom_layout *layout);

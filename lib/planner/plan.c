@@ -94,12 +94,13 @@ static void merge(planning *p)
     }
 }
 
-/* Searches one arrangement for the `keep` fastest layouts of `job` within `limit` bytes. */
-static loom_status search_in(planning *p, loom_job *job, arrangement a, double limit, int keep)
+/* Searches one arrangement for the `keep` fastest layouts of `job` within `limit` bytes and below so many seconds. */
+static loom_status search_in(planning *p, loom_job *job, arrangement a, double limit, double below, int keep)
 {
     job->machine.domain = a.domain;
     p->search.space = (loom_space){job, &p->limits, a.world};
     p->search.limit = limit;
+    p->search.below = below;
     p->search.keep = keep;
     return loom_search_run(&p->search);
 }
@@ -108,7 +109,7 @@ static loom_status search_all(planning *p)
 {
     for (int i = 0; i < p->n_arrangements; i++) {
         loom_job job = p->job;
-        loom_status status = search_in(p, &job, p->at[i], p->memory_limit, p->keep);
+        loom_status status = search_in(p, &job, p->at[i], p->memory_limit, INFINITY, p->keep);
         if (status < 0)
             return status;
         p->plan->legal += loom_space_count(&p->search.space);
@@ -119,11 +120,12 @@ static loom_status search_all(planning *p)
     return LOOM_OK;
 }
 
-static loom_status fastest(planning *p, loom_job *job, double limit, loom_found *found)
+/* The fastest layout of `job` within `limit` bytes that takes less than `below` seconds; found->seconds is `below` when none does. */
+static loom_status fastest(planning *p, loom_job *job, double limit, double below, loom_found *found)
 {
-    found->seconds = INFINITY;
+    found->seconds = below;
     for (int i = 0; i < p->n_arrangements; i++) {
-        loom_status status = search_in(p, job, p->at[i], limit, 1);
+        loom_status status = search_in(p, job, p->at[i], limit, found->seconds, 1);
         if (status < 0)
             return status;
         if (p->search.n_found && p->search.found[0].seconds < found->seconds)
@@ -163,11 +165,12 @@ static loom_status find_binding(planning *p)
     char layout[128];
     loom_job job = p->job;
     int most = 0;
-    loom_status status = fastest(p, &job, 1e30, free_of_memory);
+    double below = 0.98 * fmin(p->merged[0].seconds, best->step_s);
+    loom_status status = fastest(p, &job, 2 * p->memory_limit, below, free_of_memory); /* no device has more than the next larger one */
 
     if (status < 0)
         return status;
-    if (free_of_memory->seconds < 0.98 * best->step_s) {
+    if (free_of_memory->seconds < below) {
         describe(free_of_memory, &p->job, layout, sizeof layout);
         snprintf(p->plan->binding, sizeof p->plan->binding, "memory: stage %d takes %.1f of %.1f GiB; with %.1f GiB, %s would take %.3g s",
                  best->fullest, best->memory[best->fullest].total / 0x1p30, best->memory_limit / 0x1p30, free_of_memory->fullest / 0x1p30,
@@ -307,21 +310,50 @@ static loom_status advise(planning *p)
         loom_job job = p->job;
         double limit = p->memory_limit;
         ideas[i].apply(p, &job, &limit);
-        loom_status status = fastest(p, &job, limit, found);
+        double now = p->merged[0].seconds * (double)job.global_batch / (double)p->job.global_batch;
+        loom_status status = fastest(p, &job, limit, 0.98 * now, found);
         if (status < 0)
             return status;
-        double per_sample = found->seconds / (double)job.global_batch, now = p->merged[0].seconds / (double)p->job.global_batch;
-        if (1 - per_sample / now < 0.02)
+        if (found->seconds >= 0.98 * now)
             continue;
         loom_plan_change *change = &plan->changes[plan->n_changes++];
         describe(found, &job, layout, sizeof layout);
-        change->gain = 1 - per_sample / now;
+        change->gain = 1 - found->seconds / now;
         snprintf(change->text, sizeof change->text, "%s: %s", ideas[i].text, layout);
     }
     return LOOM_OK;
 }
 
 /* --- nothing fits -------------------------------------------------------------------------------------------------------------------- */
+
+/* The one condition without which there are layouts, or all of them together. False: the conditions are not to blame. */
+static bool explain_conditions(planning *p)
+{
+    loom_limits fewer = {.count = 0};
+    const loom_space all = {&p->job, &fewer, p->at[0].world}, asked = {&p->job, &p->limits, p->at[0].world};
+
+    if (p->limits.count == 0 || loom_space_count(&asked) > 0 || loom_space_count(&all) == 0)
+        return false;
+    for (int i = 0; i < p->limits.count; i++) {
+        char condition[48], values[96];
+        fewer.count = 0;
+        for (int j = 0; j < p->limits.count; j++)
+            if (j != i)
+                fewer.at[fewer.count++] = p->limits.at[j];
+        uint64_t count = loom_space_count(&all);
+        if (count == 0)
+            continue;
+        loom_condition_describe(&p->limits.at[i], condition, sizeof condition);
+        loom_space_values(&all, p->limits.at[i].field, values, sizeof values);
+        snprintf(p->plan->hopeless, sizeof p->plan->hopeless,
+                 "no legal layout of %d ranks meets the condition %s; without it there are %llu%s%s", all.world, condition,
+                 (unsigned long long)count, values[0] ? ", with " : "", values);
+        return true;
+    }
+    snprintf(p->plan->hopeless, sizeof p->plan->hopeless, "no legal layout of %d ranks meets all %d conditions, nor all but one of them",
+             all.world, p->limits.count);
+    return true;
+}
 
 /* The leanest of the layouts that divide the most: full recompute, one sequence at a time. */
 static void explain_nothing(planning *p)
@@ -331,6 +363,8 @@ static void explain_nothing(planning *p)
     double least = INFINITY;
     char text[128] = "";
 
+    if (explain_conditions(p))
+        return;
     loom_space_tp(&space, &tp);
     for (int i = 0; i < tp.count; i++) {
         loom_space_pp(&space, tp.at[i], 1, &pp);
@@ -362,10 +396,11 @@ static void explain_nothing(planning *p)
                  "taken off; fewer layers or parameters, more devices, or offload would help",
                  text, least / 0x1p30, p->memory_limit / 0x1p30);
     else
-        snprintf(p->plan->hopeless, sizeof p->plan->hopeless,
-                 "no layout of %d ranks breaks no rule: %d tensor-parallel degrees divide ranks and heads, and none leaves a dp that "
-                 "divides the global batch of %lld",
-                 space.world, tp.count, (long long)p->job.global_batch);
+        snprintf(
+            p->plan->hopeless, sizeof p->plan->hopeless,
+            "every layout of %d ranks breaks a rule: with each of the %d tensor-parallel degrees that divide ranks and heads, no number "
+            "of stages up to %lld layers leaves a dp that divides the global batch of %lld; a multiple of %d sequences would",
+            space.world, tp.count, (long long)p->job.model.layers, (long long)p->job.global_batch, space.world);
 }
 
 /* --- Pareto ----------------------------------------------------------------------------------------------------------------------------
@@ -389,7 +424,7 @@ static loom_status find_front(planning *p, loom_found *front, int *n)
         double limit = p->memory_limit;
         while (*n < MOST_FRONT) {
             loom_job job = p->job;
-            loom_status status = search_in(p, &job, p->at[i], limit, 1);
+            loom_status status = search_in(p, &job, p->at[i], limit, INFINITY, 1);
             if (status < 0)
                 return status;
             if (!p->search.n_found)

@@ -52,7 +52,7 @@ static bool same_key(const loom_degrees *a, const loom_degrees *b)
 static double bound_of(const walk *w)
 {
     const loom_search *s = w->search;
-    return s->n_found < s->keep ? INFINITY : s->found[s->n_found - 1].seconds;
+    return s->n_found < s->keep ? s->below : s->found[s->n_found - 1].seconds;
 }
 
 static void keep_found(walk *w, const loom_found *candidate)

@@ -17,6 +17,7 @@ enum { LOOM_MOST_FOUND = 32 };
 typedef struct loom_search {
     loom_space space;
     double limit;      /* bytes a stage may take */
+    double below;      /* seconds: slower layouts are of no interest; INFINITY: all are */
     int keep;          /* the fastest `keep` layouts that differ in tp, cp, pp, ep or etp */
     loom_found *found; /* [LOOM_MOST_FOUND], fastest first */
     int n_found;
@@ -25,7 +26,7 @@ typedef struct loom_search {
     size_t peak_bytes;  /* memory that the search took */
 } loom_search;
 
-/* Fills `found`. Exact: no layout of the space that fits is faster than found[0], under the split that loom_split_best() gives each. */
+/* Fills `found`. Exact: no layout of the space that fits is faster than found[0] (or than `below`, when nothing is found), under the split that loom_split_best() gives each. */
 loom_status loom_search_run(loom_search *search);
 
 /* Time and fullest stage of one layout under its best split; false: it does not fit. `degrees` need not be placed. */

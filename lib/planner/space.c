@@ -1,6 +1,8 @@
 /* Enumeration of legal degrees, one function a field, in the order in which a layout is built up. */
 #include "planner/space.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static void add(loom_choices *choices, int value)
@@ -189,6 +191,66 @@ void loom_space_orders(int tp, int cp, int dp, int pp, loom_orders *orders)
             order[--behind] = axis;
     orders->count = 0;
     permute(orders, order, 0, n);
+}
+
+static void add_new(loom_choices *all, const loom_choices *more)
+{
+    for (int i = 0; i < more->count; i++) {
+        bool known = false;
+        for (int j = 0; j < all->count && !known; j++)
+            known = all->at[j] == more->at[i];
+        if (!known)
+            add(all, more->at[i]);
+    }
+}
+
+/* Values of one degree over all others. */
+static void values_of(const loom_space *s, loom_field field, loom_choices *values)
+{
+    loom_choices tp, cp, some;
+
+    values->count = 0;
+    loom_space_tp(s, &tp);
+    for (int i = 0; i < tp.count; i++) {
+        loom_space_cp(s, tp.at[i], &cp);
+        for (int j = 0; j < cp.count; j++) {
+            loom_space_pp(s, tp.at[i], cp.at[j], &some);
+            if (some.count == 0)
+                continue;
+            if (field == LOOM_FIELD_PP)
+                add_new(values, &some);
+            for (int k = 0; k < some.count && field == LOOM_FIELD_DP; k++)
+                add_new(values, &(loom_choices){{s->world / (tp.at[i] * cp.at[j] * some.at[k])}, 1});
+            if (field == LOOM_FIELD_TP || field == LOOM_FIELD_CP)
+                add_new(values, &(loom_choices){{field == LOOM_FIELD_TP ? tp.at[i] : cp.at[j]}, 1});
+        }
+    }
+}
+
+static int ascending(const void *a, const void *b)
+{
+    return *(const int *)a - *(const int *)b;
+}
+
+char *loom_space_values(const loom_space *s, loom_field field, char *text, size_t bytes)
+{
+    static const char *const names[] = {[LOOM_FIELD_TP] = "tp", [LOOM_FIELD_CP] = "cp", [LOOM_FIELD_DP] = "dp", [LOOM_FIELD_PP] = "pp"};
+    enum { SHOWN = 8 };
+    loom_choices values;
+    size_t length = 0;
+
+    text[0] = '\0';
+    if (field != LOOM_FIELD_TP && field != LOOM_FIELD_CP && field != LOOM_FIELD_DP && field != LOOM_FIELD_PP)
+        return text;
+    values_of(s, field, &values);
+    qsort(values.at, (size_t)values.count, sizeof values.at[0], ascending);
+    for (int i = 0; i < values.count && i < SHOWN && length < bytes; i++) {
+        const char *before = i == 0 ? "" : i == values.count - 1 ? " or " : ", ";
+        length += (size_t)snprintf(text + length, bytes - length, "%s%s%d", i ? "" : names[field], i ? before : " ", values.at[i]);
+    }
+    if (values.count > SHOWN && length < bytes)
+        snprintf(text + length, bytes - length, " …");
+    return text;
 }
 
 /* Ways to fold experts onto the ranks of a stage. */

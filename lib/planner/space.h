@@ -44,6 +44,9 @@ typedef struct loom_orders {
 } loom_orders;
 void loom_space_orders(int tp, int cp, int dp, int pp, loom_orders *orders);
 
+/* "tp 1, 2, 4 or 8": what the space leaves for a degree, at most eight of them; "" for fields that are words. Returns text. */
+char *loom_space_values(const loom_space *space, loom_field field, char *text, size_t bytes);
+
 /* How many layouts the space holds. */
 uint64_t loom_space_count(const loom_space *space);
 

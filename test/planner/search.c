@@ -153,7 +153,7 @@ static void compare(const char *gpu, int domain, int world, bool experts, double
     loom_limits limits = {.count = 0};
     loom_space space = {&job, &limits, world};
     walkthrough w = {.space = &space, .limit = limit, .best = INFINITY};
-    loom_search search = {.space = space, .limit = limit, .keep = 1, .found = found};
+    loom_search search = {.space = space, .limit = limit, .below = INFINITY, .keep = 1, .found = found};
 
     walk_all(&w);
     assert_ok(loom_search_run(&search));
