@@ -1,43 +1,47 @@
-/* How an operation starts a kernel. The same source is compiled twice: by nvcc for the device, and as C++ for the host, where a kernel is an
- * ordinary function that shim/ runs block by block on the stream that stands in for CUDA's.
- *
- *     static loom_status launch_fill(float *y, float value, int64_t count, cudaStream_t stream)
- *     {
- *         return LOOM_LAUNCH(fill_kernel, blocks, THREADS, 0, stream, y, value, count);
- *     }
- *
- * The arguments after the stream are copied, as a launch copies them. LOOM_LAUNCH is a loom_status; a grid of no blocks is LOOM_OK and nothing. */
+/* How a kernel is started: every kernel takes one struct by value, and this is the only place that starts one. Compiled by nvcc it is a
+ * launch; compiled for the host the shim runs the blocks. */
 #ifndef LOOM_KERNELS_CUDA_LAUNCH_H
 #define LOOM_KERNELS_CUDA_LAUNCH_H
 
-#include <rankloom/status.h>
+#include "kernels/cuda/gpu.h"
 
-#if defined(__CUDACC__)
+#ifdef __CUDACC__
 #include <cuda_runtime.h>
 
-static inline loom_status loom_cuda_launched(const char *kernel)
+/* Memory that the threads of a block share, uninitialised. */
+#define LOOM_SHARED(type, name) __shared__ type name
+/* The shared memory whose size the launch says, as an array. */
+#define LOOM_SHARED_BYTES(type, name)                                                                                                      \
+    extern __shared__ float4 loom_shared_bytes[];                                                                                          \
+    type *name = reinterpret_cast<type *>(loom_shared_bytes)
+
+#define LOOM_UNROLL _Pragma("unroll")
+
+/* Shared memory beyond this has to be asked for; the attribute is the function's, so that asking again changes nothing. */
+enum { LOOM_SHARED_FREELY = 48 * 1024 };
+
+template <class P> int loom_launch(const loom_gpu *gpu, void (*kernel)(P), dim3 grid, dim3 block, size_t shared_bytes, P p)
 {
-    cudaError_t code = cudaGetLastError();
+    void *arguments[] = {&p};
 
-    if (code == cudaSuccess)
-        return LOOM_OK;
-    return loom_fail(LOOM_E_IO, "launching %s: %s (%s)", kernel, cudaGetErrorString(code), cudaGetErrorName(code));
+    if (shared_bytes > LOOM_SHARED_FREELY) {
+        cudaError_t error = cudaFuncSetAttribute(reinterpret_cast<const void *>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                 static_cast<int>(shared_bytes));
+        if (error != cudaSuccess)
+            return error;
+    }
+    return cudaLaunchKernel(reinterpret_cast<const void *>(kernel), grid, block, arguments, shared_bytes,
+                            static_cast<cudaStream_t>(gpu->stream));
 }
+#else
+#include "kernels/cuda/shim/shim.h"
+#endif
 
-#define LOOM_LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                                                        \
-    (kernel<<<(grid), (block), (shared_bytes), (stream)>>>(__VA_ARGS__), loom_cuda_launched(#kernel))
-
-#else /* the host shim: shim/ defines LOOM_LAUNCH, and hands each launch to the stream by this */
-#ifdef __cplusplus
-extern "C" {
-#endif
-struct CUstream_st;
-/* Work of `stream`, in its order: run(context), then free_context(context) whatever happened. The double of the runtime (test/cuda) and the
- * shim's own stand-alone test each define it. Returns a cudaError_t. */
-int loom_shim_enqueue(struct CUstream_st *stream, void (*run)(void *context), void *context, void (*free_context)(void *context));
-#ifdef __cplusplus
-}
-#endif
-#endif
+#define LOOM_GPU_TRY(call)                                                                                                                 \
+    do {                                                                                                                                   \
+        int loom_gpu_status_ = (call);                                                                                                     \
+        if (loom_gpu_status_ != 0)                                                                                                         \
+            return loom_gpu_status_;                                                                                                       \
+    } while (0)
 
 #endif

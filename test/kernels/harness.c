@@ -1,4 +1,5 @@
 #include "harness.h"
+#include "shim_maker.h"
 
 #include "core/random.h"
 
@@ -17,15 +18,42 @@ static void open_maker(loom_device *device, const char *isa, const char *gemm)
         return;
     assert_int_equal(status, LOOM_OK);
     assert_int_equal(loom_stream_open(device, LOOM_STREAM_INLINE, "test", &m->stream), LOOM_OK);
+    m->close = loom_kernels_close;
     snprintf(m->name, sizeof m->name, "%s/%s/%d threads", m->kernels->isa, m->kernels->gemm_library, loom_device_threads(device));
     n_makers++;
+}
+
+/* The CUDA kernels on the host, with the threads of a block by number and in an order of their own, beside one of the CPU's. */
+static void open_shims(loom_device *device)
+{
+    static const uint64_t seeds[] = {0, 0x9e3779b97f4a7c15u};
+
+    for (size_t i = 0; i < sizeof seeds / sizeof seeds[0]; i++) {
+        maker *m = &makers[n_makers];
+        loom_status status = open_shim(device, seeds[i], &m->kernels);
+
+        if (status == LOOM_E_UNSUPPORTED)
+            return;
+        assert_int_equal(status, LOOM_OK);
+        assert_int_equal(loom_stream_open(device, LOOM_STREAM_INLINE, "test", &m->stream), LOOM_OK);
+        snprintf(m->name, sizeof m->name, "CUDA on the host/seed %llx", (unsigned long long)seeds[i]);
+        m->close = close_shim;
+        n_makers++;
+    }
 }
 
 int open_makers(void **state)
 {
     static const int threads[2] = {1, 3};
+    const char *only = getenv("LOOM_TEST_MAKERS");
 
     (void)state;
+    if (only && strcmp(only, "cuda") == 0) {
+        assert_int_equal(loom_device_open(LOOM_CPU, &(loom_device_config){.threads = 1}, &devices[0]), LOOM_OK);
+        open_maker(devices[0], "portable", "own");
+        open_shims(devices[0]);
+        return 0;
+    }
     for (int i = 0; i < 2; i++) {
         assert_int_equal(loom_device_open(LOOM_CPU, &(loom_device_config){.threads = threads[i]}, &devices[i]), LOOM_OK);
         open_maker(devices[i], "portable", "own");
@@ -42,10 +70,12 @@ int close_makers(void **state)
     (void)state;
     for (int i = 0; i < n_makers; i++) {
         loom_stream_close(makers[i].stream);
-        loom_kernels_close(makers[i].kernels);
+        makers[i].close(makers[i].kernels);
     }
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 2; i++) {
         loom_device_close(devices[i]);
+        devices[i] = NULL;
+    }
     n_makers = 0;
     return 0;
 }

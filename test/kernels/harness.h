@@ -13,9 +13,11 @@ typedef struct maker {
     char name[64];
     loom_kernels *kernels;
     loom_stream *stream;
+    void (*close)(loom_kernels *kernels);
 } maker;
 
-/* Opens each instruction set that this machine has (with our own GEMM) and each GEMM library of the build, one and three threads.
+/* Opens each instruction set that this machine has (with our own GEMM) and each GEMM library of the build, one and three threads; with
+ * LOOM_TEST_MAKERS=cuda the CUDA kernels on the host (kernels/cuda/shim) beside one of these.
  * Group set-up and tear-down for cmocka; *state is NULL, the makers are in `makers`. */
 enum { MAKERS_MAX = 16 };
 extern maker makers[MAKERS_MAX];

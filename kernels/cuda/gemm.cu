@@ -1,0 +1,110 @@
+/* Matrix products of our own: where cuBLASLt is not there or not wanted, and for groups of rows whose sizes only the device knows. */
+#include "kernels/cuda/cublaslt.h"
+#include "kernels/cuda/product.cuh"
+
+struct gemm_kernel_args {
+    product p;
+    int64_t batch, stride_a, stride_b, stride_c;
+};
+
+template <bool a_along_k, bool b_along_k> __global__ void __launch_bounds__(PRODUCT_THREADS) gemm_kernel(const gemm_kernel_args g)
+{
+    LOOM_SHARED(product_tiles, tiles);
+
+    for (int64_t i = blockIdx.z; i < g.batch; i += gridDim.z) {
+        product p = g.p;
+
+        p.a.at += i * g.stride_a, p.b.at += i * g.stride_b, p.c += i * g.stride_c;
+        if (i != blockIdx.z)
+            __syncthreads(); /* the matrix before this one is through with the tiles */
+        product_tile<a_along_k, b_along_k>(p, static_cast<int64_t>(blockIdx.x) * TILE, static_cast<int64_t>(blockIdx.y) * TILE, tiles);
+    }
+}
+
+static int own_gemm(const loom_gpu *gpu, const loom_gemm_args *a)
+{
+    gemm_kernel_args g = {};
+    void (*const kernels[2][2])(gemm_kernel_args) = {{gemm_kernel<false, false>, gemm_kernel<false, true>},
+                                                     {gemm_kernel<true, false>, gemm_kernel<true, true>}};
+
+    g.batch = or_tight(a->batch, 1), g.stride_a = a->stride_a, g.stride_b = a->stride_b, g.stride_c = a->stride_c;
+    bool batched = g.batch > 1;
+    int64_t lda = or_tight(a->lda, a->transpose_a ? a->m : a->k), ldb = or_tight(a->ldb, a->transpose_b ? a->k : a->n);
+    g.p.a = {a->a_MK, lda, a->m, a->k, quads(a->a_MK, lda) && (!batched || g.stride_a % 4 == 0)};
+    g.p.b = {a->b_KN, ldb, a->n, a->k, quads(a->b_KN, ldb) && (!batched || g.stride_b % 4 == 0)};
+    g.p.c = a->c_MN, g.p.bias = a->bias_N, g.p.ldc = or_tight(a->ldc, a->n), g.p.accumulate = a->accumulate;
+    g.p.quads = quads(a->c_MN, g.p.ldc) && aligned16(a->bias_N) && (!batched || g.stride_c % 4 == 0);
+    return loom_launch(gpu, kernels[!a->transpose_a][a->transpose_b],
+                       dim3(static_cast<unsigned>(ceil_div(a->m, TILE)), static_cast<unsigned>(ceil_div(a->n, TILE)), at_most(g.batch, LOOM_GRID_Y)),
+                       dim3(PRODUCT_THREADS), 0, g);
+}
+
+int loom_gpu_gemm(loom_gpu *gpu, const loom_gemm_args *a)
+{
+    if (a->m == 0 || a->n == 0)
+        return 0;
+    return gpu->lt && a->k > 0 ? loom_cublaslt_gemm(gpu, a) : own_gemm(gpu, a);
+}
+
+/* --- groups --- */
+
+struct grouped_args {
+    loom_grouped_gemm_args a; /* strides filled in */
+    bool quads_a, quads_b, quads_c;
+};
+
+/* Group `group` as an ordinary product, and how many rows of tiles it has. */
+template <bool ragged_k> LOOM_DEVICE product product_of_group(const grouped_args &g, int64_t group)
+{
+    const loom_grouped_gemm_args &a = g.a;
+    int64_t first = a.offset_G1[group], rows = a.offset_G1[group + 1] - first;
+    product p = {};
+
+    p.accumulate = a.accumulate, p.quads = g.quads_c, p.ldc = a.ldc;
+    if (ragged_k) {
+        p.a = {a.a + first * a.lda, a.lda, a.m, rows, g.quads_a};
+        p.b = {a.b + first * a.ldb, a.ldb, a.n, rows, g.quads_b};
+        p.c = a.c + group * a.stride_c;
+    } else {
+        p.a = {a.a + first * a.lda, a.lda, rows, a.k, g.quads_a};
+        p.b = {a.b + group * a.stride_b, a.ldb, a.n, a.k, g.quads_b};
+        p.c = a.c + first * a.ldc;
+    }
+    return p;
+}
+
+/* Blocks take tiles in turn, over all groups; how many there are only the offsets tell, so every block counts along. */
+template <bool ragged_k, bool b_along_k> __global__ void __launch_bounds__(PRODUCT_THREADS) grouped_kernel(const grouped_args g)
+{
+    LOOM_SHARED(product_tiles, tiles);
+    int64_t columns = (g.a.n + TILE - 1) / TILE, first_tile = 0, tile = blockIdx.x;
+
+    for (int64_t group = 0; group < g.a.groups; group++) {
+        product p = product_of_group<ragged_k>(g, group);
+        int64_t count = (p.a.rows + TILE - 1) / TILE * columns;
+
+        for (; tile < first_tile + count; tile += gridDim.x) {
+            int64_t t = tile - first_tile;
+            __syncthreads(); /* the tile before this one is through with the shared ones */
+            product_tile<!ragged_k, b_along_k>(p, t / columns * TILE, t % columns * TILE, tiles);
+        }
+        first_tile += count;
+    }
+}
+
+int loom_gpu_grouped_gemm(loom_gpu *gpu, const loom_grouped_gemm_args *args)
+{
+    grouped_args g = {*args, false, false, false};
+    loom_grouped_gemm_args *a = &g.a;
+
+    if (a->groups == 0 || a->n == 0 || (a->ragged_k && a->m == 0))
+        return 0;
+    a->lda = or_tight(a->lda, a->ragged_k ? a->m : a->k);
+    a->ldb = or_tight(a->ldb, a->transpose_b ? a->k : a->n);
+    a->ldc = or_tight(a->ldc, a->n);
+    g.quads_a = quads(a->a, a->lda);
+    g.quads_b = quads(a->b, a->ldb) && (a->ragged_k || a->stride_b % 4 == 0);
+    g.quads_c = quads(a->c, a->ldc) && (!a->ragged_k || a->stride_c % 4 == 0);
+    return loom_launch(gpu, (a->ragged_k ? grouped_kernel<true, false> : a->transpose_b ? grouped_kernel<false, true> : grouped_kernel<false, false>),
+                       dim3(static_cast<unsigned>(2 * gpu->multiprocessors)), dim3(PRODUCT_THREADS), 0, g);
+}

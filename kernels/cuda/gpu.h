@@ -1,0 +1,41 @@
+/* The launchers: what stands between an operation of the module (state.c) and its kernels. No CUDA header is needed to call them, so the
+ * same calls serve the kernels that nvcc compiled and those that were compiled for the host (shim/). Arguments were found right before. */
+#ifndef LOOM_KERNELS_CUDA_GPU_H
+#define LOOM_KERNELS_CUDA_GPU_H
+
+#include <rankloom/kernels.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What matrix products and attention multiply with. Data is f32 in memory whatever it is. */
+typedef enum loom_gpu_math {
+    LOOM_GPU_F32,  /* as the CPU does */
+    LOOM_GPU_TF32, /* tensor cores; 10 bits of mantissa are multiplied, sums are f32 */
+    LOOM_GPU_BF16, /* tensor cores; 7 bits */
+} loom_gpu_math;
+
+typedef struct loom_gpu loom_gpu;
+struct loom_gpu {
+    void *stream;        /* cudaStream_t of the call at hand */
+    int multiprocessors; /* of the device: how many blocks fill it */
+    loom_gpu_math math;
+    void *lt; /* cuBLASLt and its cached plans (cublaslt.h); NULL: our own product */
+    /* Memory of the device that the next call on this stream may take back, aligned to 256. NULL: there is none, and loom_last_error() says
+     * how much was wanted. Never waits: what the stream may still read stays. */
+    void *(*scratch)(loom_gpu *gpu, size_t bytes);
+};
+
+/* What a launcher returns. 0: enqueued. The two negative ones: loom_last_error() has the words, of LOOM_E_MEMORY and LOOM_E_UNSUPPORTED. Else
+ * a cudaError_t, or beyond LOOM_GPU_CUBLAS a cublasStatus_t. */
+enum { LOOM_GPU_FAILED = -1, LOOM_GPU_REFUSED = -2, LOOM_GPU_CUBLAS = 100000 };
+
+#define LOOM_GPU_DECLARE(name, args) int loom_gpu_##name(loom_gpu *gpu, const args *a);
+LOOM_KERNEL_LIST(LOOM_GPU_DECLARE)
+#undef LOOM_GPU_DECLARE
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,131 @@
+/* A tile of a matrix product in f32: what gemm and grouped_gemm share. An element of C is one chain of fused additions over k in order,
+ * whatever M and N are around it. */
+#ifndef LOOM_KERNELS_CUDA_PRODUCT_CUH
+#define LOOM_KERNELS_CUDA_PRODUCT_CUH
+
+#include "kernels/cuda/device.cuh"
+
+enum { TILE = 128, TILE_K = 16, PRODUCT_THREADS = 256, TILE_ROW = TILE + 4 }; /* rows padded so that columns lie in different banks */
+
+/* An operand as its rows (those of op(A), or the columns of op(B)) by k. */
+struct product_operand {
+    const float *at;
+    int64_t ld, rows, k;
+    bool quads; /* at and ld allow vectors of four */
+};
+
+struct product {
+    product_operand a, b;
+    float *c;
+    const float *bias; /* NULL: none */
+    int64_t ldc;
+    bool accumulate, quads; /* of c and bias */
+};
+
+struct product_tiles {
+    float a[2][TILE_K][TILE_ROW], b[2][TILE_K][TILE_ROW];
+};
+
+/* Four elements of a tile for each of two turns: neighbours in memory. `along_k`: k is what is contiguous. */
+template <bool along_k> LOOM_DEVICE void place_of(int turn, int *row, int *k)
+{
+    int i = threadIdx.x + turn * PRODUCT_THREADS;
+
+    *row = along_k ? i / (TILE_K / 4) : i % (TILE / 4) * 4;
+    *k = along_k ? i % (TILE_K / 4) * 4 : i / (TILE / 4);
+}
+
+template <bool along_k> LOOM_DEVICE void fetch(const product_operand &o, int64_t first_row, int64_t first_k, float4 *got)
+{
+    for (int turn = 0; turn < 2; turn++) {
+        int row, k;
+        place_of<along_k>(turn, &row, &k);
+        int64_t r = first_row + row, kk = first_k + k;
+
+        got[turn] = make_float4(0, 0, 0, 0);
+        if (along_k && r < o.rows)
+            got[turn] = load_some(o.at + r * o.ld, kk, o.k, o.quads, 0);
+        if (!along_k && kk < o.k)
+            got[turn] = load_some(o.at + kk * o.ld, r, o.rows, o.quads, 0);
+    }
+}
+
+template <bool along_k> LOOM_DEVICE void put(float (*tile)[TILE_ROW], const float4 *got)
+{
+    for (int turn = 0; turn < 2; turn++) {
+        int row, k;
+        place_of<along_k>(turn, &row, &k);
+
+        if (!along_k) {
+            store4(&tile[k][row], got[turn]);
+            continue;
+        }
+        tile[k][row] = got[turn].x;
+        tile[k + 1][row] = got[turn].y;
+        tile[k + 2][row] = got[turn].z;
+        tile[k + 3][row] = got[turn].w;
+    }
+}
+
+/* A thread's 8 x 8 elements: four quarters, so that a warp reads neighbouring vectors of shared memory. */
+LOOM_DEVICE void multiply(const float (*a)[TILE_ROW], const float (*b)[TILE_ROW], float (*sum)[8])
+{
+    int row = threadIdx.x / 16 * 4, column = threadIdx.x % 16 * 4;
+
+        LOOM_UNROLL
+    for (int k = 0; k < TILE_K; k++) {
+        float4 a_low = load4(&a[k][row]), a_high = load4(&a[k][row + TILE / 2]);
+        float4 b_low = load4(&b[k][column]), b_high = load4(&b[k][column + TILE / 2]);
+        float x[8] = {a_low.x, a_low.y, a_low.z, a_low.w, a_high.x, a_high.y, a_high.z, a_high.w};
+        float y[8] = {b_low.x, b_low.y, b_low.z, b_low.w, b_high.x, b_high.y, b_high.z, b_high.w};
+
+        LOOM_UNROLL
+        for (int i = 0; i < 8; i++)
+        LOOM_UNROLL
+            for (int j = 0; j < 8; j++)
+                sum[i][j] = fmaf(x[i], y[j], sum[i][j]);
+    }
+}
+
+LOOM_DEVICE void write_tile(const product &p, int64_t first_row, int64_t first_column, const float (*sum)[8])
+{
+    for (int i = 0; i < 8; i++) {
+        int64_t row = first_row + threadIdx.x / 16 * 4 + i % 4 + i / 4 * (TILE / 2);
+
+        for (int half = 0; half < 2 && row < p.a.rows; half++) {
+            int64_t column = first_column + threadIdx.x % 16 * 4 + half * (TILE / 2);
+            const float *s = sum[i] + 4 * half;
+            float4 v = make_float4(s[0], s[1], s[2], s[3]);
+
+            if (p.bias)
+                v = v + load_some(p.bias, column, p.b.rows, p.quads, 0);
+            if (p.accumulate)
+                v = load_some(p.c + row * p.ldc, column, p.b.rows, p.quads, 0) + v;
+            store_some(p.c + row * p.ldc, column, p.b.rows, p.quads, v);
+        }
+    }
+}
+
+/* The tile at (first_row, first_column) of C. All threads of the block; while they multiply one slice of k the next is on its way. */
+template <bool a_along_k, bool b_along_k>
+LOOM_DEVICE void product_tile(const product &p, int64_t first_row, int64_t first_column, product_tiles &tiles)
+{
+    float sum[8][8] = {};
+    float4 a[2], b[2];
+
+    fetch<a_along_k>(p.a, first_row, 0, a);
+    fetch<b_along_k>(p.b, first_column, 0, b);
+    for (int64_t k = 0, turn = 0; k < p.a.k; k += TILE_K, turn ^= 1) {
+        put<a_along_k>(tiles.a[turn], a);
+        put<b_along_k>(tiles.b[turn], b);
+        __syncthreads(); /* the other pair of tiles was read before the last one of these, so one barrier a turn is enough */
+        if (k + TILE_K < p.a.k) {
+            fetch<a_along_k>(p.a, first_row, k + TILE_K, a);
+            fetch<b_along_k>(p.b, first_column, k + TILE_K, b);
+        }
+        multiply(tiles.a[turn], tiles.b[turn], sum);
+    }
+    write_tile(p, first_row, first_column, sum);
+}
+
+#endif
