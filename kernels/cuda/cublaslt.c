@@ -1,7 +1,281 @@
-/* Matrix products by cuBLASLt, with a cache of what its heuristics chose for each shape. */
+/* Matrix products by cuBLASLt, with what its heuristics chose kept for each shape: after the first call a product is a look-up and an enqueue.
+ *
+ * Our matrices are row-major, cuBLASLt's column-major, so it is asked for C' = op(B)' op(A)': its first operand is B as it lies, its second A. */
 #include "kernels/cuda/cublaslt.h"
 
 #include <cublasLt.h>
 
 #include <stdlib.h>
 #include <string.h>
+
+enum { WORKSPACE_BYTES = 32 << 20, FIRST_PLANS = 64 };
+
+/* All that a choice depends on. Compared as bytes, so it has no holes: eight bytes each. */
+typedef struct plan_key {
+    int64_t m, n, k, lda, ldb, ldc, batch, stride_a, stride_b, stride_c;
+    int64_t flags; /* transposes, bias, math, and which pointers are aligned to 16 bytes */
+} plan_key;
+
+typedef struct plan {
+    plan_key key;
+    cublasLtMatmulDesc_t product;
+    cublasLtMatrixLayout_t a, b, c;
+    cublasLtMatmulAlgo_t algorithm;
+    bool works; /* false: cuBLASLt has nothing for it, our own product serves */
+} plan;
+
+typedef struct lt_state {
+    cublasLtHandle_t handle;
+    plan **slots; /* by hash of the key, linear probing; NULL: free */
+    int capacity, count;
+} lt_state;
+
+/* --- the kept choices --- */
+
+static int slot_of(const lt_state *s, const plan_key *key)
+{
+    const unsigned char *bytes = (const unsigned char *)key;
+    uint64_t hash = 14695981039346656037u;
+    int slot;
+
+    for (size_t i = 0; i < sizeof *key; i++)
+        hash = (hash ^ bytes[i]) * 1099511628211u;
+    for (slot = (int)(hash % (unsigned)s->capacity); s->slots[slot] && memcmp(&s->slots[slot]->key, key, sizeof *key) != 0;)
+        slot = (slot + 1) % s->capacity;
+    return slot;
+}
+
+static bool make_room(lt_state *s)
+{
+    lt_state larger = {.capacity = s->capacity ? 2 * s->capacity : FIRST_PLANS};
+
+    if (2 * (s->count + 1) <= s->capacity)
+        return true;
+    larger.slots = calloc((size_t)larger.capacity, sizeof *larger.slots);
+    if (!larger.slots)
+        return false;
+    for (int i = 0; i < s->capacity; i++)
+        if (s->slots[i])
+            larger.slots[slot_of(&larger, &s->slots[i]->key)] = s->slots[i];
+    free(s->slots);
+    s->slots = larger.slots;
+    s->capacity = larger.capacity;
+    return true;
+}
+
+static void free_plan(plan *p)
+{
+    if (!p)
+        return;
+    cublasLtMatrixLayoutDestroy(p->a);
+    cublasLtMatrixLayoutDestroy(p->b);
+    cublasLtMatrixLayoutDestroy(p->c);
+    cublasLtMatmulDescDestroy(p->product);
+    free(p);
+}
+
+/* --- making one --- */
+
+enum { TRANSPOSE_A = 1, TRANSPOSE_B = 2, BIAS = 4, ALIGNED_A = 8, ALIGNED_B = 16, ALIGNED_C = 32, MATH = 64 };
+
+static bool aligned16(const void *p)
+{
+    return ((uintptr_t)p & 15) == 0;
+}
+
+static plan_key key_of(const loom_gpu *gpu, const loom_gemm_args *a)
+{
+    bool batched = a->batch > 1;
+
+    return (plan_key){
+        .m = a->m,
+        .n = a->n,
+        .k = a->k,
+        .lda = a->lda ? a->lda : a->transpose_a ? a->m : a->k,
+        .ldb = a->ldb ? a->ldb : a->transpose_b ? a->k : a->n,
+        .ldc = a->ldc ? a->ldc : a->n,
+        .batch = batched ? a->batch : 1,
+        .stride_a = batched ? a->stride_a : 0,
+        .stride_b = batched ? a->stride_b : 0,
+        .stride_c = batched ? a->stride_c : 0,
+        .flags = (a->transpose_a ? TRANSPOSE_A : 0) | (a->transpose_b ? TRANSPOSE_B : 0) | (a->bias_N ? BIAS : 0) |
+                 (aligned16(a->a_MK) ? ALIGNED_A : 0) | (aligned16(a->b_KN) ? ALIGNED_B : 0) | (aligned16(a->c_MN) ? ALIGNED_C : 0) |
+                 MATH * (int)gpu->math,
+    };
+}
+
+static cublasComputeType_t compute_type(int64_t flags)
+{
+    switch ((loom_gpu_math)(flags / MATH)) {
+    case LOOM_GPU_TF32:
+        return CUBLAS_COMPUTE_32F_FAST_TF32;
+    case LOOM_GPU_BF16:
+        return CUBLAS_COMPUTE_32F_FAST_16BF;
+    case LOOM_GPU_F32:
+        break;
+    }
+    return CUBLAS_COMPUTE_32F;
+}
+
+#define TRY(call)                                                                                                                          \
+    do {                                                                                                                                   \
+        if ((status = (call)) != CUBLAS_STATUS_SUCCESS)                                                                                    \
+            return status;                                                                                                                 \
+    } while (0)
+
+/* A matrix whose rows of `row` elements lie `ld` apart is to cuBLASLt one of `row` rows. */
+static cublasStatus_t describe_matrix(cublasLtMatrixLayout_t *layout, int64_t rows, int64_t row, int64_t ld, int64_t batch, int64_t stride)
+{
+    cublasStatus_t status;
+    int32_t count = (int32_t)batch;
+
+    TRY(cublasLtMatrixLayoutCreate(layout, CUDA_R_32F, (uint64_t)row, (uint64_t)rows, ld));
+    if (batch == 1)
+        return CUBLAS_STATUS_SUCCESS;
+    TRY(cublasLtMatrixLayoutSetAttribute(*layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count));
+    return cublasLtMatrixLayoutSetAttribute(*layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof stride);
+}
+
+static cublasStatus_t describe_product(plan *p)
+{
+    const plan_key *k = &p->key;
+    cublasOperation_t first = k->flags & TRANSPOSE_B ? CUBLAS_OP_T : CUBLAS_OP_N, second = k->flags & TRANSPOSE_A ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasLtEpilogue_t epilogue = k->flags & BIAS ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    bool ta = k->flags & TRANSPOSE_A, tb = k->flags & TRANSPOSE_B;
+    cublasStatus_t status;
+
+    TRY(cublasLtMatmulDescCreate(&p->product, compute_type(k->flags), CUDA_R_32F));
+    TRY(cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first));
+    TRY(cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second));
+    TRY(cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
+    TRY(describe_matrix(&p->a, ta ? k->k : k->m, ta ? k->m : k->k, k->lda, k->batch, k->stride_a));
+    TRY(describe_matrix(&p->b, tb ? k->n : k->k, tb ? k->k : k->n, k->ldb, k->batch, k->stride_b));
+    return describe_matrix(&p->c, k->m, k->n, k->ldc, k->batch, k->stride_c);
+}
+
+/* What the choice has to keep to: our workspace, the alignment at hand, and sums over parts of k in one order. */
+static cublasStatus_t prefer(cublasLtMatmulPreference_t preference, int64_t flags)
+{
+    uint64_t bytes = WORKSPACE_BYTES;
+    uint32_t in_order = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
+    uint32_t first = flags & ALIGNED_B ? 16 : 4, second = flags & ALIGNED_A ? 16 : 4, result = flags & ALIGNED_C ? 16 : 4;
+    cublasStatus_t status;
+
+    TRY(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes));
+    TRY(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &in_order, sizeof in_order));
+    TRY(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &first, sizeof first));
+    TRY(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &second, sizeof second));
+    TRY(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &result, sizeof result));
+    return cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &result, sizeof result);
+}
+
+static cublasStatus_t choose(cublasLtHandle_t handle, plan *p)
+{
+    cublasLtMatmulPreference_t preference;
+    cublasLtMatmulHeuristicResult_t best;
+    int found = 0;
+    cublasStatus_t status;
+
+    TRY(cublasLtMatmulPreferenceCreate(&preference));
+    status = prefer(preference, p->key.flags);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = cublasLtMatmulAlgoGetHeuristic(handle, p->product, p->b, p->a, p->c, p->c, preference, 1, &best, &found);
+    cublasLtMatmulPreferenceDestroy(preference);
+    p->works = status == CUBLAS_STATUS_SUCCESS && found > 0;
+    if (p->works)
+        p->algorithm = best.algo;
+    return status == CUBLAS_STATUS_NOT_SUPPORTED ? CUBLAS_STATUS_SUCCESS : status;
+}
+
+static cublasStatus_t find_plan(lt_state *s, const plan_key *key, plan **found)
+{
+    plan *p;
+    cublasStatus_t status;
+    int slot;
+
+    if (!make_room(s))
+        return CUBLAS_STATUS_ALLOC_FAILED;
+    slot = slot_of(s, key);
+    *found = s->slots[slot];
+    if (*found)
+        return CUBLAS_STATUS_SUCCESS;
+    p = calloc(1, sizeof *p);
+    if (!p)
+        return CUBLAS_STATUS_ALLOC_FAILED;
+    p->key = *key;
+    status = describe_product(p);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = choose(s->handle, p);
+    if (status != CUBLAS_STATUS_SUCCESS) {
+        free_plan(p);
+        return status;
+    }
+    *found = s->slots[slot] = p;
+    s->count++;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+/* --- what the launchers see --- */
+
+loom_status loom_cublaslt_open(void **lt)
+{
+    lt_state *s = calloc(1, sizeof *s);
+    cublasStatus_t status;
+
+    if (!s)
+        return loom_fail(LOOM_E_MEMORY, "kernels: no memory for the state of cuBLASLt");
+    status = cublasLtCreate(&s->handle);
+    if (status != CUBLAS_STATUS_SUCCESS) {
+        free(s);
+        return loom_fail(LOOM_E_UNSUPPORTED, "kernels: cuBLASLt cannot be opened: %s", cublasLtGetStatusString(status));
+    }
+    *lt = s;
+    return LOOM_OK;
+}
+
+void loom_cublaslt_close(void *lt)
+{
+    lt_state *s = lt;
+
+    if (!s)
+        return;
+    for (int i = 0; i < s->capacity; i++)
+        free_plan(s->slots[i]);
+    free(s->slots);
+    cublasLtDestroy(s->handle);
+    free(s);
+}
+
+static int multiply(loom_gpu *gpu, const lt_state *s, const plan *p, const loom_gemm_args *a)
+{
+    const float one = 1, beta = a->accumulate ? 1 : 0;
+    void *workspace = gpu->scratch(gpu, WORKSPACE_BYTES);
+    cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+
+    if (!workspace)
+        return LOOM_GPU_FAILED;
+    if (a->bias_N)
+        status = cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &a->bias_N, sizeof a->bias_N);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = cublasLtMatmul(s->handle, p->product, &one, a->b_KN, p->b, a->a_MK, p->a, &beta, a->c_MN, p->c, a->c_MN, p->c, &p->algorithm,
+                                workspace, WORKSPACE_BYTES, (cudaStream_t)gpu->stream);
+    return status == CUBLAS_STATUS_SUCCESS ? 0 : LOOM_GPU_CUBLAS + (int)status;
+}
+
+int loom_cublaslt_gemm(loom_gpu *gpu, const loom_gemm_args *a, bool *done)
+{
+    lt_state *s = gpu->lt;
+    const plan_key key = key_of(gpu, a);
+    plan *p;
+    cublasStatus_t status = find_plan(s, &key, &p);
+
+    if (status != CUBLAS_STATUS_SUCCESS)
+        return LOOM_GPU_CUBLAS + (int)status;
+    *done = p->works;
+    return p->works ? multiply(gpu, s, p, a) : 0;
+}
+
+const char *loom_cublaslt_error_text(int status)
+{
+    return cublasLtGetStatusString((cublasStatus_t)status);
+}

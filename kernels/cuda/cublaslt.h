@@ -1,5 +1,5 @@
-/* Matrix products by cuBLASLt, and what of the CUDA runtime the state of the kernels needs: cublaslt.c, or cublaslt_none.c where the kernels
- * run on the host. */
+/* Matrix products by cuBLASLt (cublaslt.c; shim/no_cublaslt.c where the kernels run on the host), and what the launchers want to know of the
+ * CUDA runtime (properties.c, shim/alone.c). */
 #ifndef LOOM_KERNELS_CUDA_CUBLASLT_H
 #define LOOM_KERNELS_CUDA_CUBLASLT_H
 
@@ -9,10 +9,11 @@
 extern "C" {
 #endif
 
-/* *lt NULL: there is none, our own product serves. */
+/* One handle's state, for one thread at a time. *lt NULL: there is none, our own product serves. */
 loom_status loom_cublaslt_open(void **lt);
 void loom_cublaslt_close(void *lt); /* accepts NULL */
-int loom_cublaslt_gemm(loom_gpu *gpu, const loom_gemm_args *a); /* gpu->lt is there */
+/* m, n, k > 0 and gpu->lt is there. *done false: it has no algorithm for these shapes and strides, and nothing was enqueued. */
+int loom_cublaslt_gemm(loom_gpu *gpu, const loom_gemm_args *a, bool *done);
 const char *loom_cublaslt_error_text(int status);
 
 int loom_gpu_multiprocessors(void);         /* of the current device */

@@ -41,9 +41,13 @@ static int own_gemm(const loom_gpu *gpu, const loom_gemm_args *a)
 
 int loom_gpu_gemm(loom_gpu *gpu, const loom_gemm_args *a)
 {
+    bool done = false;
+
     if (a->m == 0 || a->n == 0)
         return 0;
-    return gpu->lt && a->k > 0 ? loom_cublaslt_gemm(gpu, a) : own_gemm(gpu, a);
+    if (gpu->lt && a->k > 0)
+        LOOM_GPU_TRY(loom_cublaslt_gemm(gpu, a, &done));
+    return done ? 0 : own_gemm(gpu, a);
 }
 
 /* --- groups --- */

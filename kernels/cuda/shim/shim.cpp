@@ -382,6 +382,7 @@ LOOM_SHIM_QUIET static void open_block(scheduler *s, dim3 grid, dim3 size, dim3 
         f->index = i;
         f->state = READY;
         f->line = 0;
+        f->exchanges = 0;
         s->threads[i] = f;
     }
     for (unsigned w = 0; w * WARP < s->thread_count; w++) {

@@ -45,7 +45,7 @@ void loom_shim_run(dim3 grid, dim3 block, size_t shared_bytes, loom_shim_kernel 
 extern "C" int loom_shim_enqueue(struct CUstream_st *stream, void (*run)(void *work), void *work, void (*release)(void *work));
 
 /* Orders the threads of the blocks that this host thread runs. 0: by number. */
-void loom_shim_set_seed(uint64_t seed);
+extern "C" void loom_shim_set_seed(uint64_t seed);
 
 int loom_shim_launch(void *stream, dim3 grid, dim3 block, size_t shared_bytes, loom_shim_kernel *kernel, const void *arguments,
                      size_t arguments_bytes);
