@@ -4,14 +4,16 @@
 
 enum { WARPS = 4, ROUTER_THREADS = 32 * WARPS };
 
-/* Sums over experts add each lane's own first, then the lanes: an order that the count of experts alone decides. */
+/* 1, or what makes the token's scores sum to 1; they are all 0 where a token chose nothing. Sums over experts add each lane's own first, then
+ * the lanes: an order that the count of experts alone decides. */
 LOOM_DEVICE float share_of(const float *score, int64_t experts, bool share, unsigned lane)
 {
     float sum = 0;
 
     for (int64_t i = lane; share && i < experts; i += LOOM_WARP)
         sum += score[i];
-    return share ? 1.0f / warp_sum(sum) : 1.0f;
+    sum = warp_sum(sum);
+    return share && sum != 0 ? 1.0f / sum : 1.0f;
 }
 
 /* --- forward --- */
@@ -132,6 +134,23 @@ LOOM_DEVICE void write_choice(const loom_router_args &a, int64_t t, const float 
     }
 }
 
+LOOM_DEVICE bool is_padding(const loom_router_args &a, int64_t t)
+{
+    return a.seq > 0 && (a.first + t) % a.seq >= a.counted;
+}
+
+LOOM_DEVICE void choose_nothing(const loom_router_args &a, int64_t t, unsigned lane)
+{
+    for (int64_t i = lane; i < a.rule.experts; i += LOOM_WARP)
+        a.score_TE[t * a.rule.experts + i] = 0;
+    for (int64_t j = lane; j < a.rule.top_k; j += LOOM_WARP) {
+        a.weight_TK[t * a.rule.top_k + j] = 0;
+        a.expert_TK[t * a.rule.top_k + j] = -1;
+    }
+    if (a.lse_T && lane == 0)
+        a.lse_T[t] = 0;
+}
+
 __global__ void __launch_bounds__(ROUTER_THREADS) router_kernel(const loom_router_args a)
 {
     LOOM_SHARED(router_shared, shared);
@@ -143,6 +162,10 @@ __global__ void __launch_bounds__(ROUTER_THREADS) router_kernel(const loom_route
     for (int64_t t = static_cast<int64_t>(blockIdx.x) * WARPS + warp; t < a.tokens; t += step) {
         float *score = a.score_TE + t * experts;
 
+        if (is_padding(a, t)) {
+            choose_nothing(a, t, lane);
+            continue;
+        }
         token_scores(a, a.logit_TE + t * experts, score, a.lse_T ? a.lse_T + t : nullptr, lane);
         for (int64_t i = lane; i < experts; i += LOOM_WARP)
             choice[i] = score[i] + (a.bias_E ? a.bias_E[i] : 0);
@@ -315,6 +338,11 @@ __global__ void __launch_bounds__(ROUTER_THREADS) router_backward_kernel(const l
         const float *score = a.score_TE + t * experts;
         float dot = 0;
 
+        if (a.expert_TK && a.expert_TK[t * top_k] < 0) {
+            for (int64_t i = lane; i < experts; i += LOOM_WARP)
+                a.dlogit_TE[t * experts + i] = 0;
+            continue;
+        }
         for (int64_t i = lane; i < experts; i += LOOM_WARP)
             dscore[i] = 0;
         if (a.dweight_TK)

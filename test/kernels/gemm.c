@@ -56,7 +56,7 @@ static void products_of_all_kinds_are_right(void **state)
 
     (void)state;
     for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++)
-        for (int kind = 0; kind < 32; kind++)
+        for (int kind = 0; kind < 32; kind += makers_are_slow && shapes[s][2] > 100 ? 3 : 1)
             check_shape(shapes[s][0], shapes[s][1], shapes[s][2], kind, 100 * s + (uint64_t)kind);
 }
 
@@ -65,7 +65,7 @@ static void random_shapes_are_right(void **state)
     uint64_t random = 7;
 
     (void)state;
-    for (int i = 0; i < 60; i++)
+    for (int i = 0; i < (makers_are_slow ? 8 : 60); i++)
         check_shape(random_int(&random, 1, 150), random_int(&random, 1, 150), random_int(&random, 1, 300), (int)random_int(&random, 0, 31),
                     5000 + (uint64_t)i);
 }

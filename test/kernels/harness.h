@@ -22,6 +22,7 @@ typedef struct maker {
 enum { MAKERS_MAX = 16 };
 extern maker makers[MAKERS_MAX];
 extern int n_makers;
+extern bool makers_are_slow; /* a test of many random shapes takes fewer */
 int open_makers(void **state);
 int close_makers(void **state);
 
