@@ -7,11 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 
-int64_t gpt_wide(const gpt_shape *s, int64_t ffn)
-{
-    return s->model->mlp == LOOM_SWIGLU ? 2 * ffn : ffn;
-}
-
 static int64_t columns_here(const loom_tp *tp, int64_t features)
 {
     loom_tp_block block = {features, 1};
@@ -22,26 +17,25 @@ static int64_t columns_here(const loom_tp *tp, int64_t features)
 
 void gpt_shape_init(gpt_shape *s, const loom_model *model, loom_tp *tp, int64_t sequences, int64_t whole)
 {
-    loom_tp_block q = {model->heads * model->head_dim, model->head_dim}, kv = {model->kv_heads * model->head_dim, model->head_dim};
-    loom_range q_mine = loom_tp_block_range(tp, &q), kv_mine = loom_tp_block_range(tp, &kv);
+    loom_rank_shape rank;
 
+    loom_rank_shape_of(model, &tp->mesh->layout, &tp->mesh->here, sequences, whole, &rank);
     s->model = model;
     s->tp = tp;
+    s->sizes = rank;
     s->sequences = sequences;
     s->whole = whole;
-    s->seq = loom_layout_padded_seq(&tp->mesh->layout, whole);
-    s->local_seq = s->seq / tp->mesh->layout.cp;
-    s->T = sequences * s->local_seq;
-    s->Tl = loom_tp_local_tokens(tp, s->T);
-    s->D = model->hidden;
-    s->head_dim = model->head_dim;
-    s->q_width = q_mine.end - q_mine.begin;
-    s->kv_width = kv_mine.end - kv_mine.begin;
-    s->qkv_width = s->q_width + 2 * s->kv_width;
-    s->heads = s->q_width / s->head_dim;
-    s->kv_heads = s->kv_width / s->head_dim;
-    s->ffn = model->ffn > 0 ? columns_here(tp, model->ffn) : 0;
-    s->shared_ffn = model->moe.shared > 0 ? columns_here(tp, model->moe.shared * model->moe.shared_ffn) : 0;
+    s->seq = rank.seq;
+    s->local_seq = rank.local_seq;
+    s->T = rank.tokens;
+    s->Tl = rank.local_tokens;
+    s->D = rank.hidden;
+    s->head_dim = rank.head_dim;
+    s->q_width = rank.q_width;
+    s->kv_width = rank.kv_width;
+    s->qkv_width = rank.qkv_width;
+    s->heads = rank.heads;
+    s->kv_heads = rank.kv_heads;
 }
 
 /* --- norm ---------------------------------------------------------------------------------------------------------------------- */
@@ -190,7 +184,7 @@ static loom_status init_mlp(gpt_block *block, const gpt_shape *s, int64_t index,
 
     block->n_wide = model->mlp == LOOM_SWIGLU ? 2 : 1;
     block->ffn = columns_here(s->tp, ffn);
-    block->wide_width = gpt_wide(s, block->ffn);
+    block->wide_width = loom_wide_columns(model, block->ffn);
     for (int i = 0; i < block->n_wide; i++)
         TRY(init_linear(&block->wide[i], s, block->n_wide == 1 ? GPT_WIDE : (gpt_part)(gate + i), index, column, params));
     return init_linear(&block->narrow, s, narrow, index, row, params);
@@ -230,7 +224,7 @@ void gpt_block_close(gpt_block *block)
 void gpt_carve(gpt_carver *carver, float **buffer, int64_t count)
 {
     *buffer = carver->memory ? carver->memory + carver->used : NULL;
-    carver->used += (count + 15) / 16 * 16; /* 64 bytes */
+    carver->used += loom_aligned(count);
 }
 
 /* Whether backward needs q, k and v as the projection made them. */
@@ -246,42 +240,17 @@ static float *qkv_of(const gpt_shape *s, const gpt_workspace *w, const gpt_saved
 
 void gpt_saved_carve(gpt_carver *carver, const gpt_shape *s, int64_t ffn, gpt_saved *saved)
 {
-    int64_t means = s->model->norm == LOOM_LAYERNORM ? s->Tl : 0;
+    float **const buffer[LOOM_KEPT_BUFFERS] = {
+        [LOOM_KEPT_MEAN1] = &saved->mean1_T,         [LOOM_KEPT_RSTD1] = &saved->rstd1_T,   [LOOM_KEPT_NORM1] = &saved->norm1_TD,
+        [LOOM_KEPT_QKV] = &saved->qkv,               [LOOM_KEPT_EXCHANGED] = &saved->exchanged, [LOOM_KEPT_LSE] = &saved->lse,
+        [LOOM_KEPT_ATTENTION] = &saved->attention,   [LOOM_KEPT_MID] = &saved->mid_TD,      [LOOM_KEPT_MEAN2] = &saved->mean2_T,
+        [LOOM_KEPT_RSTD2] = &saved->rstd2_T,         [LOOM_KEPT_NORM2] = &saved->norm2_TD,  [LOOM_KEPT_WIDE] = &saved->wide,
+        [LOOM_KEPT_ACTIVE] = &saved->active};
+    int64_t count[LOOM_KEPT_BUFFERS];
 
-    gpt_carve(carver, &saved->mean1_T, means);
-    gpt_carve(carver, &saved->rstd1_T, s->Tl);
-    gpt_carve(carver, &saved->norm1_TD, s->Tl * s->D);
-    gpt_carve(carver, &saved->qkv, keeps_qkv(s) ? s->T * s->qkv_width : 0);
-    gpt_carve(carver, &saved->exchanged, loom_cp_saved(s->cp));
-    gpt_carve(carver, &saved->lse, s->T * s->heads);
-    gpt_carve(carver, &saved->attention, s->T * s->q_width);
-    gpt_carve(carver, &saved->mid_TD, s->Tl * s->D);
-    gpt_carve(carver, &saved->mean2_T, means);
-    gpt_carve(carver, &saved->rstd2_T, s->Tl);
-    gpt_carve(carver, &saved->norm2_TD, s->Tl * s->D);
-    gpt_carve(carver, &saved->wide, s->T * gpt_wide(s, ffn));
-    gpt_carve(carver, &saved->active, s->T * ffn);
-}
-
-static int64_t larger(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
-void gpt_workspace_carve(gpt_carver *carver, const gpt_shape *s, gpt_workspace *w)
-{
-    int64_t table = s->model->positions == LOOM_ROPE ? s->seq * s->head_dim / 2 : 0;
-
-    gpt_carve(carver, &w->gathered_TD, s->tp->sequence_parallel ? s->T * s->D : 0);
-    gpt_carve(carver, &w->partial_TD, s->T * s->D);
-    gpt_carve(carver, &w->branch_TlD, s->tp->sequence_parallel ? s->Tl * s->D : 0);
-    if (!s->tp->sequence_parallel)
-        w->branch_TlD = w->partial_TD; /* the sum over tp is taken in place */
-    gpt_carve(carver, &w->qkv, keeps_qkv(s) ? 0 : s->T * s->qkv_width);
-    gpt_carve(carver, &w->d_qkv, s->T * s->qkv_width);
-    gpt_carve(carver, &w->d_wide, s->T * larger(gpt_wide(s, larger(s->ffn, s->shared_ffn)), s->q_width));
-    gpt_carve(carver, &w->cos_SK, table);
-    gpt_carve(carver, &w->sin_SK, table);
+    loom_kept_counts(s->model, &s->sizes, ffn, loom_cp_saved(s->cp), count);
+    for (int i = 0; i < LOOM_KEPT_BUFFERS; i++)
+        gpt_carve(carver, buffer[i], count[i]);
 }
 
 /* --- forward ---------------------------------------------------------------------------------------------------------------------- */

@@ -15,12 +15,10 @@ typedef struct gpt_shape {
     const int32_t *positions_T, *documents_T;     /* of the tokens at hand: rows of position tables, and documents or NULL */
     int64_t heads, kv_heads, head_dim;            /* of this rank */
     int64_t q_width, kv_width, qkv_width;         /* of this rank */
-    int64_t ffn, shared_ffn;                      /* of this rank: columns of a dense MLP, and of the shared experts of a layer with experts */
+    loom_rank_shape sizes;                        /* the same and more, for sizing buffers */
     loom_ep *ep;                                  /* NULL: no layer has experts */
 } gpt_shape;
 
-/* Columns of the first matrix of an MLP of width `ffn`: twice that where gate and up lie side by side. */
-int64_t gpt_wide(const gpt_shape *shape, int64_t ffn);
 /* For sequences of `whole` tokens. */
 void gpt_shape_init(gpt_shape *shape, const loom_model *model, loom_tp *tp, int64_t sequences, int64_t whole);
 
@@ -70,7 +68,6 @@ typedef struct gpt_carver {
 } gpt_carver;
 void gpt_carve(gpt_carver *carver, float **buffer, int64_t count);
 void gpt_saved_carve(gpt_carver *carver, const gpt_shape *shape, int64_t ffn, gpt_saved *saved);
-void gpt_workspace_carve(gpt_carver *carver, const gpt_shape *shape, gpt_workspace *workspace);
 
 /* The MLP, or the shared experts: norm2 -> workspace->partial_TD, this rank's part of the sum over tp. */
 loom_status gpt_mlp_forward(gpt_block *block, const gpt_shape *shape, gpt_workspace *workspace, const gpt_saved *saved);

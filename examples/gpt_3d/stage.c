@@ -7,9 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Logits are made, turned into their gradient and used up in pieces of at most this much: their memory does not grow with the micro-batch. */
-enum { LOGITS_BYTES = 128 << 20 };
-
 /* --- parameters ------------------------------------------------------------------------------------------------------------------ */
 
 static bool on_this_stage(const gpt_stage *stage, int chunk)
@@ -106,7 +103,7 @@ static loom_status open_chunks(gpt_stage *stage, const loom_schedule *schedule)
         return loom_fail(LOOM_E_MEMORY, "no memory for %d chunks", layout->vpp);
     for (int c = 0; c < layout->n_chunks; c++)
         if (on_this_stage(stage, c))
-            TRY(open_chunk(stage, &stage->chunks[stage->n_chunks++], c, loom_pipeline_slots(schedule, c)));
+            TRY(open_chunk(stage, &stage->chunks[stage->n_chunks++], c, loom_schedule_slots(schedule, c)));
     return LOOM_OK;
 }
 
@@ -207,8 +204,7 @@ static int64_t widest_mlp(const gpt_chunk *chunk)
  * recomputed. */
 static loom_status open_record(gpt_stage *stage, gpt_chunk *chunk, const gpt_block *block, gpt_saved *saved)
 {
-    int parts = stage->tp->sequence_parallel ? 1 : stage->tp->size;
-    int64_t most = (stage->shape.Tl + parts - 1) / parts; /* of any rank's share, also of fewer tokens */
+    int64_t most = stage->shape.sizes.most_routed; /* of any rank's share, also of fewer tokens */
 
     if (!stage->recompute)
         return loom_moe_record_open(block->experts, most, &saved->experts);
@@ -254,41 +250,30 @@ static loom_status allocate_chunk(gpt_stage *stage, gpt_chunk *chunk)
     return open_records(stage, chunk);
 }
 
-static void carve_head(gpt_carver *carver, gpt_stage *stage)
-{
-    const gpt_shape *s = &stage->shape;
-
-    gpt_carve(carver, &stage->final_TD, s->Tl * s->D);
-    gpt_carve(carver, &stage->norm_TD, s->Tl * s->D);
-    gpt_carve(carver, &stage->mean_T, s->Tl);
-    gpt_carve(carver, &stage->rstd_T, s->Tl);
-    gpt_carve(carver, &stage->loss_T, s->T);
-    gpt_carve(carver, &stage->scratch_4T, 4 * s->T);
-}
-
 static loom_status allocate_workspace(gpt_stage *stage)
 {
-    gpt_carver carver = {0};
+    gpt_workspace *w = &stage->workspace;
+    float **const buffer[LOOM_WORK_BUFFERS] = {
+        [LOOM_WORK_GATHERED] = &w->gathered_TD,   [LOOM_WORK_PARTIAL] = &w->partial_TD,          [LOOM_WORK_BRANCH] = &w->branch_TlD,
+        [LOOM_WORK_QKV] = &w->qkv,                [LOOM_WORK_DQKV] = &w->d_qkv,                  [LOOM_WORK_DWIDE] = &w->d_wide,
+        [LOOM_WORK_COS] = &w->cos_SK,             [LOOM_WORK_SIN] = &w->sin_SK,                  [LOOM_WORK_EMBEDDING_D] = &stage->embedding_d,
+        [LOOM_WORK_FINAL] = &stage->final_TD,     [LOOM_WORK_FINAL_NORM] = &stage->norm_TD,      [LOOM_WORK_MEAN] = &stage->mean_T,
+        [LOOM_WORK_RSTD] = &stage->rstd_T,        [LOOM_WORK_LOSS] = &stage->loss_T,             [LOOM_WORK_SCRATCH] = &stage->scratch_4T};
+    int64_t count[LOOM_WORK_BUFFERS], offset[LOOM_WORK_BUFFERS], used;
 
-    for (int pass = 0; pass < 2; pass++) {
-        carver.used = 0;
-        gpt_workspace_carve(&carver, &stage->shape, &stage->workspace);
-        if (stage->chunks[0].has_embedding)
-            gpt_carve(&carver, &stage->embedding_d, stage->shape.Tl * stage->shape.D);
-        if (has_head(stage))
-            carve_head(&carver, stage);
-        if (pass == 0)
-            TRY(loom_alloc(stage->device, (size_t)carver.used * sizeof(float), LOOM_MEM_WORKSPACE, (void **)&carver.memory));
-    }
-    stage->workspace_memory = carver.memory;
+    loom_work_counts(stage->model, &stage->shape.sizes, stage->chunks[0].has_embedding, has_head(stage), loom_cp_saved(stage->shape.cp), count);
+    used = loom_carve(count, LOOM_WORK_BUFFERS, offset);
+    TRY(loom_alloc(stage->device, (size_t)used * sizeof(float), LOOM_MEM_WORKSPACE, (void **)&stage->workspace_memory));
+    for (int i = 0; i < LOOM_WORK_BUFFERS; i++)
+        *buffer[i] = count[i] > 0 ? stage->workspace_memory + offset[i] : NULL;
+    if (!w->branch_TlD)
+        w->branch_TlD = w->partial_TD; /* the sum over tp is taken in place */
     return LOOM_OK;
 }
 
 static loom_status allocate_logits(gpt_stage *stage)
 {
-    int64_t rows = LOGITS_BYTES / ((int64_t)sizeof(float) * stage->head->rows);
-
-    stage->logits_tokens = rows < 1 ? 1 : rows < stage->shape.T ? rows : stage->shape.T;
+    stage->logits_tokens = loom_logits_rows(&stage->shape.sizes);
     TRY(loom_alloc(stage->device, (size_t)(stage->logits_tokens * stage->head->rows) * sizeof(float), LOOM_MEM_LOGITS,
                    (void **)&stage->logits_TV));
     return loom_alloc(stage->device, sizeof *stage->loss_sum, LOOM_MEM_LOGITS, (void **)&stage->loss_sum);

@@ -11,20 +11,6 @@ typedef struct loom_comm loom_comm;
 
 typedef enum loom_reduce_op { LOOM_SUM, LOOM_AVG, LOOM_MAX, LOOM_MIN, LOOM_REDUCE_OPS } loom_reduce_op;
 
-typedef enum loom_call_kind {
-    LOOM_CALL_ALL_REDUCE,
-    LOOM_CALL_REDUCE_SCATTER,
-    LOOM_CALL_ALL_GATHER,
-    LOOM_CALL_ALL_TO_ALL,
-    LOOM_CALL_ALL_TO_ALL_V,
-    LOOM_CALL_BROADCAST,
-    LOOM_CALL_SEND,
-    LOOM_CALL_RECV,
-    LOOM_CALL_BARRIER,
-    LOOM_CALL_SPLIT,
-    LOOM_CALL_KINDS,
-} loom_call_kind;
-LOOM_API const char *loom_call_kind_name(loom_call_kind kind);
 LOOM_API const char *loom_reduce_op_name(loom_reduce_op op);
 
 typedef struct loom_comm_config {
@@ -96,10 +82,6 @@ LOOM_API loom_status loom_group_end(loom_comm *comm, loom_stream *stream);
  * all_gather (n-1)/n of the whole, all_to_all what is not its own, broadcast the buffer on every rank but the one before the root, send the
  * message; rounded down to bytes; making comms counts as a call without bytes):
  * the same figure on every transport, so the planner can predict it exactly. */
-typedef struct loom_traffic {
-    uint64_t calls[LOOM_CALL_KINDS];
-    uint64_t bytes[LOOM_CALL_KINDS];
-} loom_traffic;
 LOOM_API void loom_comm_traffic(const loom_comm *comm, loom_traffic *traffic);
 LOOM_API void loom_comm_reset_traffic(loom_comm *comm);
 

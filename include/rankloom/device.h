@@ -3,6 +3,7 @@
 #define RANKLOOM_DEVICE_H
 
 #include <rankloom/dtype.h>
+#include <rankloom/ledger.h>
 #include <rankloom/status.h>
 LOOM_BEGIN
 
@@ -11,20 +12,6 @@ typedef enum loom_device_kind {
     LOOM_CUDA,
     LOOM_DRY, /* memory is only counted, kernels do nothing: a rank of any size can be rehearsed on a laptop */
 } loom_device_kind;
-
-/* What an allocation is for. The ledger keeps live and peak bytes for each, and the planner predicts the same rows. */
-typedef enum loom_memory_use {
-    LOOM_MEM_WEIGHTS,
-    LOOM_MEM_GRADIENTS,
-    LOOM_MEM_OPTIMIZER,
-    LOOM_MEM_ACTIVATIONS,
-    LOOM_MEM_LOGITS,
-    LOOM_MEM_COMM,
-    LOOM_MEM_WORKSPACE,
-    LOOM_MEM_OTHER,
-    LOOM_MEM_USES,
-} loom_memory_use;
-LOOM_API const char *loom_memory_use_name(loom_memory_use use);
 
 typedef struct loom_device loom_device; /* opaque; any thread may allocate from it */
 typedef struct loom_stream loom_stream; /* opaque; an in-order queue; one thread at a time enqueues */

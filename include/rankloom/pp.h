@@ -7,7 +7,7 @@
 LOOM_BEGIN
 
 /* What a stage can do. `chunk` is global (0 .. n_chunks-1), `slot` is a small index, unique among this chunk's micro-batches in flight, below
- * loom_pipeline_slots(chunk): keep saved activations in arrays indexed by it. Buffers are f32 of `boundary` elements, lent for the call, except
+ * loom_schedule_slots(chunk): keep saved activations in arrays indexed by it. Buffers are f32 of `boundary` elements, lent for the call, except
  * `input`, which stays valid and unchanged until the backward of the same micro-batch is over. The first chunk has input and d_input NULL, the last
  * has output and d_output NULL (it computes the loss itself). Work may be enqueued on the pipeline's compute stream. */
 typedef struct loom_stage_ops {
@@ -28,9 +28,6 @@ typedef struct loom_pipeline loom_pipeline; /* opaque */
 LOOM_API loom_status loom_pipeline_open(loom_mesh *mesh, const loom_schedule *schedule, size_t boundary, const loom_stage_ops *ops,
                                         loom_stream *compute, loom_pipeline **pipeline);
 LOOM_API void loom_pipeline_close(loom_pipeline *pipeline); /* accepts NULL */
-
-/* Slots that a chunk needs on its stage: its most micro-batches in flight. Known from the schedule alone, before the stage allocates. */
-LOOM_API int loom_pipeline_slots(const loom_schedule *schedule, int chunk);
 
 /* Runs every action of this stage once: one training step's forwards and backwards. Returns when all is done, sends included.
  * The first failure (of a callback, or of a message: LOOM_E_PEER, LOOM_E_MISMATCH) ends the step with a message that says in which action;

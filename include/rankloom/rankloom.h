@@ -7,12 +7,14 @@
 #include <rankloom/text.h>
 #include <rankloom/config.h>
 #include <rankloom/model.h>
+#include <rankloom/ledger.h>
 #include <rankloom/device.h>
 #include <rankloom/launch.h>
 #include <rankloom/topology.h>
 #include <rankloom/host.h>
 #include <rankloom/layout.h>
 #include <rankloom/shard.h>
+#include <rankloom/sizes.h>
 #include <rankloom/schedule.h>
 #include <rankloom/kernels.h>
 #include <rankloom/comm.h>
@@ -27,6 +29,7 @@
 #include <rankloom/monitor.h>
 #include <rankloom/probe.h>
 #include <rankloom/planner.h>
+#include <rankloom/forecast.h>
 #include <rankloom/simulate.h>
 #include <rankloom/emit.h>
 #include <rankloom/goodput.h>

@@ -86,6 +86,9 @@ LOOM_API void loom_schedule_facts_free(loom_schedule_facts *facts);
  * reads them again, `messages` are gradients that have arrived and what is on its way to other stages. */
 LOOM_API loom_status loom_schedule_buffers(const loom_schedule *schedule, int stage, int *inputs, int *messages);
 
+/* Most micro-batches of `chunk` that are between forward and the end of backward: how many slots its saved activations need. */
+LOOM_API int loom_schedule_slots(const loom_schedule *schedule, int chunk);
+
 /* torch.distributed.pipelining's CSV: a row a stage, cells like 0F1, 2B3, 1I0, 1W0, compute-only or compute_comms (0SEND_F1, 1RECV_F1,
  * 0WAIT_SEND_F1, 0UNSHARD …), empty cells are idle slots. `stages` and `chunks_per_stage` 0: as the file has them. Chunks sit where their actions
  * are. (1F0;1B0)OVERLAP_F_B is read as its parts in order. All problems of a file come in one message, with row and cell; whether the order

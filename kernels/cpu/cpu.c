@@ -57,13 +57,13 @@ loom_status loom_cpu_check_rows(const char *operation, const int32_t *rows, int6
 loom_status loom_cpu_workspace(loom_cpu *cpu, size_t bytes, void **workspace)
 {
     if (bytes > cpu->workspace_bytes) {
-        void *larger;
-        loom_status status = loom_alloc(cpu->table.device, bytes, LOOM_MEM_WORKSPACE, &larger);
+        loom_status status;
 
-        if (status < 0)
-            return status;
         loom_free(cpu->table.device, cpu->workspace);
-        cpu->workspace = larger;
+        cpu->workspace = NULL;
+        cpu->workspace_bytes = 0;
+        if ((status = loom_alloc(cpu->table.device, bytes, LOOM_MEM_KERNELS, &cpu->workspace)) < 0)
+            return status;
         cpu->workspace_bytes = bytes;
     }
     *workspace = cpu->workspace;

@@ -8,24 +8,6 @@
 #include "comm/transport.h"
 #include "core/clock.h"
 
-const char *loom_call_kind_name(loom_call_kind kind)
-{
-    static const char *const names[LOOM_CALL_KINDS] = {
-        [LOOM_CALL_ALL_REDUCE] = "all_reduce",
-        [LOOM_CALL_REDUCE_SCATTER] = "reduce_scatter",
-        [LOOM_CALL_ALL_GATHER] = "all_gather",
-        [LOOM_CALL_ALL_TO_ALL] = "all_to_all",
-        [LOOM_CALL_ALL_TO_ALL_V] = "all_to_all_v",
-        [LOOM_CALL_BROADCAST] = "broadcast",
-        [LOOM_CALL_SEND] = "send",
-        [LOOM_CALL_RECV] = "recv",
-        [LOOM_CALL_BARRIER] = "barrier",
-        [LOOM_CALL_SPLIT] = "split",
-    };
-
-    return (unsigned)kind < LOOM_CALL_KINDS ? names[kind] : "?";
-}
-
 const char *loom_reduce_op_name(loom_reduce_op op)
 {
     static const char *const names[LOOM_REDUCE_OPS] = {[LOOM_SUM] = "sum", [LOOM_AVG] = "avg", [LOOM_MAX] = "max", [LOOM_MIN] = "min"};
@@ -382,12 +364,6 @@ static loom_status check_overlap(const loom_comm *comm, loom_call_kind kind, con
             return tried;                                                                                                                  \
     } while (0)
 
-/* Bytes of `count` elements that n ranks hand to each other by a law of `numerator`/n of the buffer. Exact when n divides. */
-static uint64_t share(uint64_t bytes, uint64_t numerator, int size)
-{
-    return bytes * numerator / (uint64_t)size;
-}
-
 loom_status loom_all_reduce(loom_comm *comm, const void *send, void *recv, size_t count, loom_dtype dtype, loom_reduce_op op,
                             loom_stream *stream)
 {
@@ -399,7 +375,7 @@ loom_status loom_all_reduce(loom_comm *comm, const void *send, void *recv, size_
     TRY(check_buffer(comm, call.kind, "send", send, count));
     TRY(check_buffer(comm, call.kind, "recv", recv, count));
     TRY(check_overlap(comm, call.kind, send, bytes, recv, bytes, recv));
-    return enqueue(comm, &call, share(bytes, 2 * (uint64_t)(comm->size - 1), comm->size), stream);
+    return enqueue(comm, &call, loom_all_reduce_traffic(bytes, comm->size), stream);
 }
 
 loom_status loom_reduce_scatter(loom_comm *comm, const void *send, void *recv, size_t count, loom_dtype dtype, loom_reduce_op op,

@@ -6,6 +6,7 @@
 #define LOOM_CP_CP_H
 
 #include <rankloom/cp.h>
+#include <rankloom/sizes.h>
 
 struct loom_cp {
     loom_kernels *kernels;

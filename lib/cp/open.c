@@ -24,34 +24,19 @@ static loom_status check_seq(int size, int64_t batch, int64_t seq)
     return LOOM_OK;
 }
 
-/* Whether `parts` ranks of an all-to-all can share this rank's heads: each gets whole ones, and all that read one kv head have it. */
-static bool heads_split(const loom_cp_config *config, int parts)
-{
-    return config->heads % parts == 0 && (config->kv_heads % parts == 0 || parts % config->kv_heads == 0);
-}
-
-static int most_inner(const loom_cp_config *config, int size)
-{
-    int u = size - 1;
-
-    while (u > 1 && !(size % u == 0 && heads_split(config, u)))
-        u--;
-    return u;
-}
-
 static loom_status choose_inner(loom_cp *cp)
 {
     loom_cp_config *config = &cp->opened;
 
-    cp->n_inner = config->kind == LOOM_CP_ULYSSES ? cp->size : 1;
+    cp->n_inner = loom_cp_inner(config->kind, cp->size, config->heads, config->kv_heads);
     if (config->kind == LOOM_CP_HYBRID && cp->size > 1) {
-        cp->n_inner = config->inner > 0 ? config->inner : most_inner(config, cp->size);
+        cp->n_inner = config->inner > 0 ? config->inner : cp->n_inner;
         if (cp->n_inner < 2 || cp->n_inner >= cp->size || cp->size % cp->n_inner != 0)
             return loom_fail(LOOM_E_INVALID, "cp: a hybrid over cp=%d needs an all-to-all of more than 1 and fewer than %d ranks that divides it and splits "
                              "%lld heads over %lld kv heads; %d does not", cp->size, cp->size, (long long)config->heads, (long long)config->kv_heads,
                              cp->n_inner);
     }
-    if (!heads_split(config, cp->n_inner))
+    if (!loom_cp_heads_split(config->heads, config->kv_heads, cp->n_inner))
         return loom_fail(LOOM_E_INVALID, "cp: an all-to-all over %d ranks cannot split %lld heads over %lld kv heads; ring and allgather split none",
                          cp->n_inner, (long long)config->heads, (long long)config->kv_heads);
     return LOOM_OK;
@@ -107,16 +92,25 @@ fail:
 
 /* --- shape and memory ------------------------------------------------------------------------------------------------------------------ */
 
-static void set_shape(loom_cp *cp, int64_t batch, int64_t seq)
+static loom_cp_shape shape_of(const loom_cp *cp, int64_t batch, int64_t seq)
 {
     const loom_cp_config *c = &cp->opened;
+    loom_cp_shape shape;
+
+    loom_cp_shape_of(c->kind, cp->size, cp->n_inner, batch, seq, c->heads, c->kv_heads, c->head_dim, &shape);
+    return shape;
+}
+
+static void set_shape(loom_cp *cp, int64_t batch, int64_t seq)
+{
+    loom_cp_shape shape = shape_of(cp, batch, seq);
 
     cp->batch = batch;
     cp->seq = seq;
-    cp->local_seq = seq / cp->size;
-    cp->group_seq = cp->local_seq * cp->n_inner;
-    cp->group_heads = c->heads / cp->n_inner;
-    cp->group_kv_heads = c->kv_heads > cp->n_inner ? c->kv_heads / cp->n_inner : 1;
+    cp->local_seq = shape.local_seq;
+    cp->group_seq = shape.group_seq;
+    cp->group_heads = shape.group_heads;
+    cp->group_kv_heads = shape.group_kv_heads;
 }
 
 static loom_status fill_positions(loom_cp *cp)
@@ -156,68 +150,32 @@ fail:
     return status;
 }
 
-/* Hands out 64-byte aligned parts of cp->memory; only counts while that is NULL. */
-static void carve(const loom_cp *cp, int64_t *used, float **part, int64_t count)
+static void set_buffers(loom_cp *cp, const int64_t offset[LOOM_CP_BUFFERS])
 {
-    *part = cp->memory ? cp->memory + *used : NULL;
-    *used += (count + 15) / 16 * 16;
-}
+    float **const buffer[LOOM_CP_BUFFERS] = {
+        [LOOM_CP_SENT] = &cp->sent,           [LOOM_CP_LANDED] = &cp->landed,       [LOOM_CP_WORKED] = &cp->worked,
+        [LOOM_CP_KV_MINE] = &cp->kv_mine,     [LOOM_CP_KV_LANDED] = &cp->kv_landed, [LOOM_CP_DKV_ALL] = &cp->dkv_all,
+        [LOOM_CP_KV_ALL] = &cp->kv_all,       [LOOM_CP_KV_EVEN] = &cp->kv[0],       [LOOM_CP_KV_ODD] = &cp->kv[1],
+        [LOOM_CP_O_PART] = &cp->o_part,       [LOOM_CP_LSE_PART] = &cp->lse_part,   [LOOM_CP_DKV_EVEN] = &cp->dkv[0],
+        [LOOM_CP_DKV_ODD] = &cp->dkv[1],      [LOOM_CP_DKV_PART] = &cp->dkv_part,
+    };
 
-static void carve_ring(loom_cp *cp, int64_t *used)
-{
-    int64_t kv = loom_cp_kv_count(cp), rows = cp->batch * cp->group_seq * cp->group_heads, forward;
-
-    carve(cp, used, &cp->kv[0], kv);
-    carve(cp, used, &cp->kv[1], kv);
-    forward = *used; /* partial results of forward and travelling gradients of backward are never there together */
-    carve(cp, &forward, &cp->o_part, rows * cp->opened.head_dim);
-    carve(cp, &forward, &cp->lse_part, rows);
-    carve(cp, used, &cp->dkv[0], kv);
-    carve(cp, used, &cp->dkv[1], kv);
-    carve(cp, used, &cp->dkv_part, kv);
-    *used = forward > *used ? forward : *used;
-}
-
-static void carve_gathered(loom_cp *cp, int64_t *used)
-{
-    int64_t kv = loom_cp_kv_count(cp);
-
-    carve(cp, used, &cp->kv_mine, kv);
-    carve(cp, used, &cp->kv_landed, kv * cp->size);
-    carve(cp, used, &cp->dkv_all, kv * cp->size);
-    if (cp->batch > 1)
-        carve(cp, used, &cp->kv_all, kv * cp->size);
-    else
+    for (int i = 0; i < LOOM_CP_BUFFERS; i++)
+        *buffer[i] = offset[i] < 0 ? NULL : cp->memory + offset[i];
+    if (!cp->kv_all)
         cp->kv_all = cp->kv_landed; /* one sequence comes in as it is wanted */
-}
-
-static void carve_exchange(loom_cp *cp, int64_t *used)
-{
-    int64_t count = cp->batch * cp->group_seq * (cp->group_heads + 2 * cp->group_kv_heads) * cp->opened.head_dim;
-
-    carve(cp, used, &cp->sent, count);
-    carve(cp, used, &cp->landed, count);
-    carve(cp, used, &cp->worked, count);
 }
 
 static loom_status allocate(loom_cp *cp)
 {
+    loom_cp_shape shape = shape_of(cp, cp->opened.batch, cp->opened.seq);
+    int64_t offset[LOOM_CP_BUFFERS], used = loom_cp_place(&shape, offset);
     loom_status status;
 
     set_shape(cp, cp->opened.batch, cp->opened.seq);
     LOOM_TRY(allocate_indices(cp));
-    for (int pass = 0; pass < 2 && cp->size > 1; pass++) { /* count, then carve */
-        int64_t used = 0;
-
-        if (cp->n_inner > 1)
-            carve_exchange(cp, &used);
-        if (cp->opened.kind == LOOM_CP_ALLGATHER)
-            carve_gathered(cp, &used);
-        else if (cp->n_outer > 1)
-            carve_ring(cp, &used);
-        if (pass == 0)
-            LOOM_TRY(loom_alloc(loom_stream_device(cp->compute), (size_t)used * sizeof(float), LOOM_MEM_COMM, (void **)&cp->memory));
-    }
+    LOOM_TRY(loom_alloc(loom_stream_device(cp->compute), (size_t)used * sizeof(float), LOOM_MEM_COMM, (void **)&cp->memory));
+    set_buffers(cp, offset);
     return fill_positions(cp);
 
 fail:
@@ -307,9 +265,9 @@ const int32_t *loom_cp_positions(const loom_cp *cp)
 
 int64_t loom_cp_saved(const loom_cp *cp)
 {
-    int64_t rows = cp->opened.batch * (cp->opened.seq / cp->size) * cp->n_inner;
+    loom_cp_shape shape = shape_of(cp, cp->opened.batch, cp->opened.seq);
 
-    return cp->n_inner == 1 ? 0 : rows * 2 * (cp->group_heads + cp->group_kv_heads) * cp->opened.head_dim;
+    return loom_cp_kept(&shape);
 }
 
 int loom_cp_groups(const loom_cp *cp, const loom_comm *groups[2])

@@ -10,17 +10,6 @@
 #include "device/host.h"
 #include "device/stream.h"
 
-const char *loom_memory_use_name(loom_memory_use use)
-{
-    static const char *const names[LOOM_MEM_USES] = {
-        [LOOM_MEM_WEIGHTS] = "weights",         [LOOM_MEM_GRADIENTS] = "gradients", [LOOM_MEM_OPTIMIZER] = "optimizer",
-        [LOOM_MEM_ACTIVATIONS] = "activations", [LOOM_MEM_LOGITS] = "logits",       [LOOM_MEM_COMM] = "comm",
-        [LOOM_MEM_WORKSPACE] = "workspace",     [LOOM_MEM_OTHER] = "other",
-    };
-
-    return (unsigned)use < LOOM_MEM_USES ? names[use] : "?";
-}
-
 static const loom_backend *find_backend(loom_device_kind kind)
 {
     switch (kind) {

@@ -3,12 +3,11 @@
 #define LOOM_DP_DP_H
 
 #include <rankloom/dp.h>
-
-enum { LOOM_DP_ALIGN = 16 }; /* elements: parameters, buckets and slices start at multiples of 64 bytes */
+#include <rankloom/sizes.h>
 
 /* Consecutive parameters of a class that are reduced together. The buckets of a class tile it. */
 typedef struct loom_dp_bucket {
-    int64_t begin, count; /* elements of the class; count is a multiple of LOOM_DP_ALIGN * parts */
+    int64_t begin, count; /* elements of the class; count is a multiple of LOOM_ALIGN_F32 * parts */
     int first, last;      /* its parameters: [first, last) of the class */
     int waiting;          /* how many of them are not complete yet, in this step */
     bool launched;
@@ -68,12 +67,10 @@ struct loom_dp {
     loom_dp_place *place;
     int places;
 
-    double *sums;  /* device: LOOM_DP_SUMS for norms and for loom_dp_sum */
+    double *sums;  /* device: LOOM_REDUCTION_SUMS for norms and for loom_dp_sum */
     float *scale;  /* device: what AdamW multiplies the gradient sums with */
     bool in_step;
 };
-
-enum { LOOM_DP_SUMS = 32 };
 
 /* layout.c: pure. Sorts `params` into classes with offsets, buckets and runs; allocates no tensor memory. */
 loom_status loom_dp_lay_out(loom_dp *dp, const loom_param_list *params);

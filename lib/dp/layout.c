@@ -1,6 +1,6 @@
 /* How parameters lie in memory. What holds of a class:
- *   (1) parameters follow each other in the caller's order, each at a multiple of LOOM_DP_ALIGN elements, with no other gap; only the end is
- *       padded, to a multiple of LOOM_DP_ALIGN * parts;
+ *   (1) parameters follow each other in the caller's order, each at a multiple of LOOM_ALIGN_F32 elements, with no other gap; only the end is
+ *       padded, to a multiple of LOOM_ALIGN_F32 * parts;
  *   (2) buckets tile the class, end between parameters, and have a length that cuts into `parts` aligned slices. They are formed from the end, because
  *       backward completes the last parameters first;
  *   (3) every rank that shares a gradient makes the same classes in the same order. */
@@ -11,11 +11,6 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
-
-static int64_t round_up(int64_t n, int64_t unit)
-{
-    return (n + unit - 1) / unit * unit;
-}
 
 /* --- classes ------------------------------------------------------------------------------------------------------------ */
 
@@ -73,7 +68,7 @@ static loom_status class_add(loom_dp_class *c, loom_param *param)
         return loom_fail(LOOM_E_MEMORY, "no memory to lay out %d parameters", c->params);
     c->param[c->params] = param;
     c->offset[c->params++] = c->count; /* (1) */
-    c->count += round_up(loom_shard_local_count(&param->shard), LOOM_DP_ALIGN);
+    c->count += loom_aligned(loom_shard_local_count(&param->shard));
     return LOOM_OK;
 }
 
@@ -81,10 +76,10 @@ static loom_status class_add(loom_dp_class *c, loom_param *param)
 
 static loom_status form_buckets(loom_dp *dp, loom_dp_class *c)
 {
-    int64_t unit = (int64_t)LOOM_DP_ALIGN * c->parts, end;
+    int64_t unit = (int64_t)LOOM_ALIGN_F32 * c->parts, end;
     bool in_one = c->holders || c->tied; /* few and small: one collective */
 
-    end = c->count = round_up(c->count, unit);
+    end = c->count = loom_flat_elements(c->count, c->parts);
     if (!(c->bucket = calloc((size_t)c->params, sizeof *c->bucket)) || !(c->complete = calloc((size_t)c->params, sizeof *c->complete)))
         return loom_fail(LOOM_E_MEMORY, "no memory for the buckets of %d parameters", c->params);
     for (int i = c->params - 1, last = c->params; i >= 0; i--) {

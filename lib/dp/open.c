@@ -77,7 +77,7 @@ loom_status loom_dp_open(loom_mesh *mesh, const loom_param_list *params, const l
     LOOM_TRY(loom_dp_lay_out(dp, params));
     for (int i = 0; i < dp->classes; i++)
         LOOM_TRY(allocate(dp, &dp->class_[i]));
-    LOOM_TRY(loom_alloc(dp->device, LOOM_DP_SUMS * sizeof(double), LOOM_MEM_OTHER, (void **)&dp->sums));
+    LOOM_TRY(loom_alloc(dp->device, LOOM_REDUCTION_SUMS * sizeof(double), LOOM_MEM_OTHER, (void **)&dp->sums));
     LOOM_TRY(loom_alloc(dp->device, sizeof(float), LOOM_MEM_OTHER, (void **)&dp->scale));
     LOOM_TRY(loom_stream_open(dp->device, LOOM_STREAM_INLINE, "dp", &dp->reduce));
     LOOM_TRY(loom_event_open(dp->device, &dp->gradients_at));

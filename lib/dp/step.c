@@ -163,8 +163,8 @@ loom_status loom_dp_sum(loom_dp *dp, double *values, int count)
     loom_comm *const over[] = {dp->mesh->gradient, dp->mesh->axis[LOOM_AXIS_PP]};
     loom_status status;
 
-    for (int done = 0; done < count; done += LOOM_DP_SUMS) {
-        int n = count - done < LOOM_DP_SUMS ? count - done : LOOM_DP_SUMS;
+    for (int done = 0; done < count; done += LOOM_REDUCTION_SUMS) {
+        int n = count - done < LOOM_REDUCTION_SUMS ? count - done : LOOM_REDUCTION_SUMS;
         size_t bytes = (size_t)n * sizeof *values;
         LOOM_TRY(loom_stream_copy(dp->compute, dp->sums, values + done, bytes));
         for (int i = 0; i < 2; i++)

@@ -3,6 +3,7 @@
 #define LOOM_EP_EP_H
 
 #include <rankloom/ep.h>
+#include <rankloom/sizes.h>
 
 /* Device memory that grows with the load. */
 typedef struct loom_ep_buffer {
@@ -57,6 +58,8 @@ struct loom_moe_layer {
 
 struct loom_moe_record {
     loom_ep *ep;
+    loom_expert_shape shape;
+    int64_t balanced[LOOM_ROWS_BUFFERS]; /* what the buffers that follow the load begin with, here and in ep */
     int64_t capacity, hidden, ffn, experts, experts_here, top_k, units;
     float *memory; /* what the pointers of this rank's tokens point into */
     float *logits_TE, *scores_TE, *lse_T, *dlogits_TE, *weights_TK, *dweights_TK, *returned_RD;
@@ -77,8 +80,8 @@ struct loom_moe_record {
     loom_ep_buffer places;          /* int32: for each row as gathered its place among the rows by expert, then the reverse */
 };
 
-/* open.c: at least `count` elements; what was there is lost. Waits for both streams before it lets go of memory. */
-loom_status loom_ep_reserve(loom_ep *ep, loom_ep_buffer *buffer, int64_t count);
+/* open.c: at least `count` elements, `balanced` and in steps from there; what was there is lost. Waits for both streams before it lets go of memory. */
+loom_status loom_ep_reserve(loom_ep *ep, loom_ep_buffer *buffer, int64_t count, int64_t balanced);
 
 /* exchange.c. The counts of record->ids_TK travel, and the record says who sends what to whom. */
 loom_status loom_ep_plan(loom_ep *ep, loom_moe_record *record);

@@ -156,7 +156,6 @@ static loom_status make_places(loom_ep *ep, loom_moe_record *r)
 
     if (loom_ep_alone(ep) || arrives_sorted(r))
         return LOOM_OK;
-    LOOM_TRY(loom_ep_reserve(ep, &r->places, 2 * r->rows));
     host = malloc((size_t)(2 * r->rows + r->experts_here) * sizeof *host);
     if (!host)
         return loom_fail(LOOM_E_MEMORY, "no memory to sort %lld rows by expert", (long long)r->rows);
@@ -165,9 +164,6 @@ static loom_status make_places(loom_ep *ep, loom_moe_record *r)
     if (status == LOOM_OK)
         status = loom_stream_wait(ep->compute);
     free(host);
-    return status;
-
-fail:
     return status;
 }
 
@@ -190,26 +186,18 @@ static int64_t arrived_rows(const loom_ep *ep, const loom_moe_record *r)
 
 static loom_status reserve_rows(loom_ep *ep, loom_moe_record *r)
 {
-    int64_t arrived = arrived_rows(ep, r);
+    loom_ep_buffer *const buffer[LOOM_ROWS_BUFFERS] = {
+        [LOOM_ROWS_X] = &r->x,                   [LOOM_ROWS_WIDE] = &r->wide,         [LOOM_ROWS_ACTIVE] = &r->active,
+        [LOOM_ROWS_PLACES] = &r->places,         [LOOM_ROWS_OF_EXPERT] = &ep->of_expert, [LOOM_ROWS_LEAVING] = &ep->leaving,
+        [LOOM_ROWS_ARRIVED] = &ep->arrived,      [LOOM_ROWS_GATHERED] = &ep->gathered, [LOOM_ROWS_PARTIAL] = &ep->partial};
+    int64_t count[LOOM_ROWS_BUFFERS];
     loom_status status;
 
-    LOOM_TRY(loom_ep_reserve(ep, &r->x, r->rows * r->hidden));
-    LOOM_TRY(loom_ep_reserve(ep, &r->wide, r->rows * 2 * r->ffn));
-    LOOM_TRY(loom_ep_reserve(ep, &r->active, r->rows * r->ffn));
-    LOOM_TRY(loom_ep_reserve(ep, &ep->of_expert, r->rows * r->hidden));
-    if (loom_ep_alone(ep))
-        return LOOM_OK;
-    LOOM_TRY(loom_ep_reserve(ep, &ep->leaving, r->choices * r->hidden));
-    if (ep->etp_size > 1 || !arrives_sorted(r))
-        LOOM_TRY(loom_ep_reserve(ep, &ep->arrived, arrived * r->hidden));
-    if (ep->etp_size > 1 && !arrives_sorted(r))
-        LOOM_TRY(loom_ep_reserve(ep, &ep->gathered, r->rows * r->hidden));
-    if (ep->etp_size > 1)
-        LOOM_TRY(loom_ep_reserve(ep, &ep->partial, arrived * ep->etp_size * r->hidden));
+    loom_rows_counts(&r->shape, r->choices, arrived_rows(ep, r), r->rows, count);
+    for (int i = 0; i < LOOM_ROWS_BUFFERS; i++)
+        if ((status = loom_ep_reserve(ep, buffer[i], count[i], r->balanced[i])) < 0)
+            return status;
     return LOOM_OK;
-
-fail:
-    return status;
 }
 
 loom_status loom_ep_plan(loom_ep *ep, loom_moe_record *r)

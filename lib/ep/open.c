@@ -80,9 +80,9 @@ loom_status loom_ep_reshape(loom_ep *ep, const loom_ep_shape *shape)
     return LOOM_OK;
 }
 
-loom_status loom_ep_reserve(loom_ep *ep, loom_ep_buffer *buffer, int64_t count)
+loom_status loom_ep_reserve(loom_ep *ep, loom_ep_buffer *buffer, int64_t count, int64_t balanced)
 {
-    int64_t with_room = count + (buffer->data ? count / 8 : 0); /* a load that grew once grows again */
+    int64_t grown = loom_rows_grown(balanced, count);
     loom_status status;
 
     if (count <= buffer->capacity)
@@ -92,8 +92,8 @@ loom_status loom_ep_reserve(loom_ep *ep, loom_ep_buffer *buffer, int64_t count)
     loom_free(ep->device, buffer->data);
     buffer->data = NULL;
     buffer->capacity = 0;
-    LOOM_TRY(loom_alloc(ep->device, (size_t)with_room * sizeof *buffer->data, buffer->use, (void **)&buffer->data));
-    buffer->capacity = with_room;
+    LOOM_TRY(loom_alloc(ep->device, (size_t)grown * sizeof *buffer->data, buffer->use, (void **)&buffer->data));
+    buffer->capacity = grown;
     return LOOM_OK;
 
 fail:

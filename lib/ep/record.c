@@ -6,47 +6,33 @@
 #include <assert.h>
 #include <stdlib.h>
 
-static int64_t aligned(int64_t count)
+/* Both parts of the record that every load needs. */
+static loom_status allocate_device(loom_moe_record *r)
 {
-    return (count + 15) / 16 * 16; /* 64 bytes */
-}
+    loom_device *device = r->ep->device;
+    int64_t floats[LOOM_RECORD_FLOATS], integers[LOOM_RECORD_INTEGERS], at[LOOM_RECORD_FLOATS], place[LOOM_RECORD_INTEGERS], used;
+    float **const buffer[LOOM_RECORD_FLOATS] = {
+        [LOOM_RECORD_LOGITS] = &r->logits_TE,     [LOOM_RECORD_SCORES] = &r->scores_TE,     [LOOM_RECORD_DLOGITS] = &r->dlogits_TE,
+        [LOOM_RECORD_LSE] = &r->lse_T,            [LOOM_RECORD_WEIGHTS] = &r->weights_TK,   [LOOM_RECORD_DWEIGHTS] = &r->dweights_TK,
+        [LOOM_RECORD_RETURNED] = &r->returned_RD, [LOOM_RECORD_STATS] = &r->stats,          [LOOM_RECORD_SLOPES] = &r->slopes};
+    int32_t **const list[LOOM_RECORD_INTEGERS] = {
+        [LOOM_RECORD_IDS] = &r->ids_TK,        [LOOM_RECORD_ROWS] = &r->rows_TK,     [LOOM_RECORD_ORDER] = &r->order_R,
+        [LOOM_RECORD_OFFSETS] = &r->offsets_E, [LOOM_RECORD_COUNTS] = &r->counts_E, [LOOM_RECORD_TABLES] = &r->tables};
+    loom_status status;
 
-/* Hands out parts of one allocation; with `memory` NULL only counts. */
-static void *carve(void *memory, int64_t *used, int64_t count)
-{
-    int64_t begin = *used;
+    loom_record_counts(&r->shape, floats, integers);
+    used = loom_carve(floats, LOOM_RECORD_FLOATS, at);
+    LOOM_TRY(loom_alloc(device, (size_t)used * sizeof(float), LOOM_MEM_ACTIVATIONS, (void **)&r->memory));
+    used = loom_carve(integers, LOOM_RECORD_INTEGERS, place);
+    LOOM_TRY(loom_alloc(device, (size_t)used * sizeof(int32_t), LOOM_MEM_ACTIVATIONS, (void **)&r->integers));
+    for (int i = 0; i < LOOM_RECORD_FLOATS; i++)
+        *buffer[i] = r->memory + at[i];
+    for (int i = 0; i < LOOM_RECORD_INTEGERS; i++)
+        *list[i] = r->integers + place[i];
+    return loom_alloc(device, sizeof *r->balance, LOOM_MEM_ACTIVATIONS, (void **)&r->balance);
 
-    *used += aligned(count);
-    return memory ? (char *)memory + begin * 4 : NULL; /* floats and 32-bit integers alike */
-}
-
-static int64_t carve_floats(loom_moe_record *r)
-{
-    int64_t used = 0, choices = r->capacity * r->top_k;
-
-    r->logits_TE = carve(r->memory, &used, r->capacity * r->experts);
-    r->scores_TE = carve(r->memory, &used, r->capacity * r->experts);
-    r->dlogits_TE = carve(r->memory, &used, r->capacity * r->experts);
-    r->lse_T = carve(r->memory, &used, r->capacity);
-    r->weights_TK = carve(r->memory, &used, choices);
-    r->dweights_TK = carve(r->memory, &used, choices);
-    r->returned_RD = carve(r->memory, &used, choices * r->hidden);
-    r->stats = carve(r->memory, &used, 2 * r->units * r->experts);
-    r->slopes = carve(r->memory, &used, r->units * r->experts);
-    return used;
-}
-
-static int64_t carve_integers(loom_moe_record *r)
-{
-    int64_t used = 0, choices = r->capacity * r->top_k;
-
-    r->ids_TK = carve(r->integers, &used, choices);
-    r->rows_TK = carve(r->integers, &used, choices);
-    r->order_R = carve(r->integers, &used, choices);
-    r->offsets_E = carve(r->integers, &used, r->experts + 1);
-    r->counts_E = carve(r->integers, &used, r->experts);
-    r->tables = carve(r->integers, &used, r->experts * r->ep->etp_size);
-    return used;
+fail:
+    return status;
 }
 
 static loom_status allocate_host(loom_moe_record *r)
@@ -69,16 +55,16 @@ static loom_status allocate_host(loom_moe_record *r)
     return LOOM_OK;
 }
 
-/* Balanced, as many rows come in over ep as go out, and every etp rank sees those of all. */
 static loom_status reserve_balanced(loom_moe_record *r)
 {
-    int64_t rows = r->capacity * r->top_k * r->ep->etp_size;
+    const int64_t *balanced = r->balanced;
     loom_status status;
 
     r->x.use = r->wide.use = r->active.use = r->places.use = LOOM_MEM_ACTIVATIONS;
-    LOOM_TRY(loom_ep_reserve(r->ep, &r->x, rows * r->hidden));
-    LOOM_TRY(loom_ep_reserve(r->ep, &r->wide, rows * 2 * r->ffn));
-    LOOM_TRY(loom_ep_reserve(r->ep, &r->active, rows * r->ffn));
+    loom_rows_balanced(&r->shape, r->balanced);
+    LOOM_TRY(loom_ep_reserve(r->ep, &r->x, balanced[LOOM_ROWS_X], balanced[LOOM_ROWS_X]));
+    LOOM_TRY(loom_ep_reserve(r->ep, &r->wide, balanced[LOOM_ROWS_WIDE], balanced[LOOM_ROWS_WIDE]));
+    LOOM_TRY(loom_ep_reserve(r->ep, &r->active, balanced[LOOM_ROWS_ACTIVE], balanced[LOOM_ROWS_ACTIVE]));
     return LOOM_OK;
 
 fail:
@@ -102,11 +88,16 @@ loom_status loom_moe_record_open(const loom_moe_layer *layer, int64_t tokens, lo
     r->experts_here = layer->experts_here;
     r->top_k = layer->moe->top_k;
     r->units = layer->moe->balance == LOOM_BALANCE_SEQUENCE ? ep->shape.sequences : 1;
-    LOOM_TRY(loom_alloc(ep->device, (size_t)carve_floats(r) * sizeof(float), LOOM_MEM_ACTIVATIONS, (void **)&r->memory));
-    carve_floats(r);
-    LOOM_TRY(loom_alloc(ep->device, (size_t)carve_integers(r) * sizeof(int32_t), LOOM_MEM_ACTIVATIONS, (void **)&r->integers));
-    carve_integers(r);
-    LOOM_TRY(loom_alloc(ep->device, sizeof *r->balance, LOOM_MEM_ACTIVATIONS, (void **)&r->balance));
+    r->shape = (loom_expert_shape){.ep = ep->ep_size,
+                                   .etp = ep->etp_size,
+                                   .experts = r->experts,
+                                   .here = r->experts_here,
+                                   .top_k = r->top_k,
+                                   .hidden = r->hidden,
+                                   .ffn = r->ffn,
+                                   .units = r->units,
+                                   .capacity = tokens};
+    LOOM_TRY(allocate_device(r));
     LOOM_TRY(allocate_host(r));
     LOOM_TRY(reserve_balanced(r));
     *out = r;

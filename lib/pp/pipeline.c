@@ -4,6 +4,7 @@
  * for the one message that the next action reads, and for an outbox to be free again. Messages are matched by (kind, chunk, micro-batch), so that two
  * stages that are each other's next and previous neighbour (pp 2 with virtual stages) cannot take one for another. */
 #include <rankloom/pp.h>
+#include <rankloom/sizes.h>
 
 #include "core/clock.h"
 #include "core/try.h"
@@ -11,8 +12,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-
-enum { ALIGN_F32 = 16 }; /* elements: buffers start at multiples of 64 bytes */
 
 typedef struct message_buffer {
     float *data;
@@ -32,26 +31,6 @@ struct loom_pipeline {
     loom_pipeline_time *time;        /* [plan.steps] */
     double wait_s;
 };
-
-/* --- what a schedule needs --------------------------------------------------------------------------------------------- */
-
-static bool ends_backward(uint8_t kind)
-{
-    return kind == LOOM_BACKWARD || kind == LOOM_BACKWARD_WEIGHT;
-}
-
-int loom_pipeline_slots(const loom_schedule *schedule, int chunk)
-{
-    const loom_stage_actions *actions = &schedule->stage[schedule->stage_of_chunk[chunk]];
-    int held = 0, most = 0;
-
-    for (int i = 0; i < actions->count; i++)
-        if (actions->at[i].chunk == chunk) {
-            held += (actions->at[i].kind == LOOM_FORWARD) - ends_backward(actions->at[i].kind);
-            most = held > most ? held : most;
-        }
-    return most;
-}
 
 /* --- opening ------------------------------------------------------------------------------------------------------------ */
 
@@ -78,7 +57,7 @@ static const char *stream_name(loom_buffer_use use)
 static loom_status open_buffers(loom_pipeline *p)
 {
     loom_device *device = p->device;
-    size_t each = (p->boundary + ALIGN_F32 - 1) / ALIGN_F32 * ALIGN_F32;
+    size_t each = (size_t)loom_aligned((int64_t)p->boundary);
     int activations = loom_stage_plan_buffers(&p->plan, true), messages = loom_stage_plan_buffers(&p->plan, false);
     loom_status status;
 

@@ -331,6 +331,24 @@ loom_status loom_schedule_buffers(const loom_schedule *schedule, int stage, int 
     return LOOM_OK;
 }
 
+static bool ends_backward(uint8_t kind)
+{
+    return kind == LOOM_BACKWARD || kind == LOOM_BACKWARD_WEIGHT;
+}
+
+int loom_schedule_slots(const loom_schedule *schedule, int chunk)
+{
+    const loom_stage_actions *actions = &schedule->stage[schedule->stage_of_chunk[chunk]];
+    int held = 0, most = 0;
+
+    for (int i = 0; i < actions->count; i++)
+        if (actions->at[i].chunk == chunk) {
+            held += (actions->at[i].kind == LOOM_FORWARD) - ends_backward(actions->at[i].kind);
+            most = held > most ? held : most;
+        }
+    return most;
+}
+
 void loom_stage_plan_free(loom_stage_plan *plan)
 {
     free(plan->step);

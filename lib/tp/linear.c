@@ -1,4 +1,5 @@
 /* Linear layers split by columns (output features) or rows (input features). */
+#include <rankloom/sizes.h>
 #include <rankloom/tp.h>
 
 #include "core/try.h"
@@ -8,22 +9,13 @@
 
 loom_range loom_tp_block_range(const loom_tp *tp, const loom_tp_block *block)
 {
-    int64_t units = block->features / block->unit;
-    bool shared = units < tp->size && tp->size % units == 0;
-    int parts = shared ? (int)units : tp->size;
-    int index = shared ? tp->rank / (tp->size / parts) : tp->rank;
-    loom_range range = loom_cut(units, parts, index);
-
-    range.begin *= block->unit;
-    range.end *= block->unit;
-    return range;
+    return loom_cut_units(block->features, block->unit, tp->size, tp->rank);
 }
 
 /* How many ranks share each unit of the block, and which of them this is. */
 static int block_holders(const loom_tp *tp, const loom_tp_block *block, int *holder)
 {
-    int64_t units = block->features / block->unit;
-    int holders = units < tp->size && tp->size % units == 0 ? tp->size / (int)units : 1;
+    int holders = loom_cut_holders(block->features, block->unit, tp->size);
 
     *holder = tp->rank % holders;
     return holders;

@@ -1,4 +1,5 @@
 /* What is split by the vocabulary: the embedding, the head, and the cross-entropy over logits that no rank ever sees whole. */
+#include <rankloom/sizes.h>
 #include <rankloom/tp.h>
 
 #include "core/try.h"
@@ -7,7 +8,7 @@
 
 int64_t loom_tp_vocab_rows(const loom_tp *tp, int64_t vocab)
 {
-    return (vocab + tp->size - 1) / tp->size;
+    return loom_vocab_rows(vocab, tp->size);
 }
 
 loom_status loom_vocab_init(loom_vocab_matrix *matrix, loom_tp *tp, const loom_vocab_config *config)

@@ -49,7 +49,7 @@ static int layers(const toy *t, int chunk)
 
 static toy_slot *take(toy *t, int chunk, int slot, int micro_batch)
 {
-    assert_in_range(slot, 0, loom_pipeline_slots(t->schedule, chunk) - 1);
+    assert_in_range(slot, 0, loom_schedule_slots(t->schedule, chunk) - 1);
     assert_int_equal(t->slot[chunk][slot].micro_batch, -1);
     t->slot[chunk][slot].micro_batch = micro_batch;
     return &t->slot[chunk][slot];
@@ -454,7 +454,7 @@ static void a_1f1b_stage_keeps_as_many_inputs_as_are_in_flight(void **state)
     assert_ok(loom_schedule_generate(LOOM_SCHEDULE_1F1B, STAGES, 1, 8, &schedule));
     assert_ok(loom_schedule_add_comm(schedule));
     for (int s = 0; s < STAGES; s++) {
-        assert_int_equal(loom_pipeline_slots(schedule, s), STAGES - s);
+        assert_int_equal(loom_schedule_slots(schedule, s), STAGES - s);
         assert_ok(loom_schedule_buffers(schedule, s, &activations, &messages));
         assert_in_range(activations, s ? STAGES - s : 0, s ? STAGES - s + 1 : 0); /* one more where the next is received early */
     }

@@ -1,0 +1,153 @@
+/* Allocations of a rank, in the rows of the ledger. Everything is there from the first step on, so the peaks of the rows add up to the peak. */
+#include "planner/forecast.h"
+
+#include <math.h>
+
+/* What loom_alloc() counts for `bytes`. */
+static uint64_t counted(uint64_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+
+static void add(loom_rank_forecast *f, loom_memory_use use, int64_t elements)
+{
+    f->memory[use] += counted(4 * (uint64_t)elements);
+}
+
+static void add_state(const loom_rank_view *v, loom_rank_forecast *f)
+{
+    for (int c = 0; c < LOOM_CLASSES; c++) {
+        int64_t all = v->elements[c], state = v->layout->zero == 1 ? all / loom_class_parts(v->layout, (loom_param_class)c) : all;
+
+        add(f, LOOM_MEM_WEIGHTS, all);
+        add(f, LOOM_MEM_GRADIENTS, all);
+        add(f, LOOM_MEM_OPTIMIZER, state);
+        add(f, LOOM_MEM_OPTIMIZER, state);
+    }
+    f->memory[LOOM_MEM_OTHER] += counted(LOOM_REDUCTION_SUMS * sizeof(double)) + counted(sizeof(float)); /* sums of norms and losses, the clip's scale */
+}
+
+/* --- activations ---------------------------------------------------------------------------------------------------------------- */
+
+static int64_t sum_aligned(const int64_t *count, int buffers)
+{
+    int64_t sum = 0;
+
+    for (int i = 0; i < buffers; i++)
+        sum += loom_aligned(count[i]);
+    return sum;
+}
+
+static int64_t kept(const loom_rank_view *v, int64_t ffn)
+{
+    int64_t count[LOOM_KEPT_BUFFERS];
+
+    loom_kept_counts(v->model, &v->shape, ffn, v->exchanged, count);
+    return sum_aligned(count, LOOM_KEPT_BUFFERS);
+}
+
+/* Columns of the MLP that every token of layer `index` goes through. */
+static int64_t mlp_columns(const loom_rank_view *v, int64_t index)
+{
+    return loom_model_layer_has_experts(v->model, index) ? v->shape.shared_ffn : v->shape.ffn;
+}
+
+static void add_record(const loom_rank_view *v, loom_rank_forecast *f)
+{
+    int64_t floats[LOOM_RECORD_FLOATS], integers[LOOM_RECORD_INTEGERS], balanced[LOOM_ROWS_BUFFERS], count[LOOM_ROWS_BUFFERS];
+    loom_expert_rows rows;
+
+    loom_record_counts(&v->experts, floats, integers);
+    add(f, LOOM_MEM_ACTIVATIONS, sum_aligned(floats, LOOM_RECORD_FLOATS));
+    add(f, LOOM_MEM_ACTIVATIONS, sum_aligned(integers, LOOM_RECORD_INTEGERS));
+    f->memory[LOOM_MEM_ACTIVATIONS] += counted(sizeof(double)); /* the balance loss */
+    loom_balanced_rows(v, &rows);
+    loom_rows_balanced(&v->experts, balanced);
+    loom_rows_counts(&v->experts, v->shape.routed_tokens * v->experts.top_k, rows.arrived, rows.arrived + rows.peers, count);
+    for (int i = LOOM_ROWS_X; i <= LOOM_ROWS_PLACES; i++)
+        if (i < LOOM_ROWS_PLACES || count[i] > 0)
+            add(f, LOOM_MEM_ACTIVATIONS, loom_rows_grown(balanced[i], count[i]));
+}
+
+/* What the layers of experts of a stage share, and the counts of their loads. */
+static void add_exchange(const loom_rank_view *v, loom_rank_forecast *f)
+{
+    int64_t balanced[LOOM_ROWS_BUFFERS], count[LOOM_ROWS_BUFFERS];
+    loom_expert_rows rows;
+
+    f->memory[LOOM_MEM_OTHER] += counted((uint64_t)(v->expert_layers * v->experts.experts + 2) * sizeof(double));
+    if (v->expert_layers == 0)
+        return;
+    loom_balanced_rows(v, &rows);
+    loom_rows_balanced(&v->experts, balanced);
+    loom_rows_counts(&v->experts, v->shape.routed_tokens * v->experts.top_k, rows.arrived, rows.arrived + rows.peers, count);
+    for (int i = LOOM_ROWS_OF_EXPERT; i < LOOM_ROWS_BUFFERS; i++)
+        if (count[i] > 0)
+            add(f, i == LOOM_ROWS_OF_EXPERT ? LOOM_MEM_WORKSPACE : LOOM_MEM_COMM, loom_rows_grown(balanced[i], count[i]));
+}
+
+static void add_chunk(const loom_rank_view *v, int chunk, loom_rank_forecast *f)
+{
+    const loom_layout *l = v->layout;
+    int64_t layers = l->chunk_layers[chunk], first = loom_layout_first_layer(l, chunk), slot, shared = 0, records = 0;
+    int slots = loom_schedule_slots(v->schedule, chunk);
+    bool again = l->recompute == LOOM_RECOMPUTE_FULL;
+
+    slot = loom_chunk_rows(layers, chunk == 0, chunk == l->n_chunks - 1) * loom_aligned(v->shape.local_tokens * v->shape.hidden);
+    for (int64_t i = first; i < first + layers; i++) {
+        int64_t block = kept(v, mlp_columns(v, i));
+
+        slot += again ? 0 : block;
+        shared = again && block > shared ? block : shared;
+        records += loom_model_layer_has_experts(v->model, i) ? again ? records == 0 : slots : 0;
+    }
+    add(f, LOOM_MEM_ACTIVATIONS, slots * slot + shared);
+    for (int64_t i = 0; i < records; i++)
+        add_record(v, f);
+}
+
+static void add_stage(const loom_rank_view *v, loom_rank_forecast *f)
+{
+    int64_t count[LOOM_WORK_BUFFERS], offset[LOOM_CP_BUFFERS];
+
+    for (int c = 0; c < v->layout->n_chunks; c++)
+        if (loom_layout_stage_of_chunk(v->layout, c) == v->stage)
+            add_chunk(v, c, f);
+    loom_work_counts(v->model, &v->shape, v->embedding, v->head, v->exchanged, count);
+    add(f, LOOM_MEM_WORKSPACE, sum_aligned(count, LOOM_WORK_BUFFERS));
+    add(f, LOOM_MEM_COMM, loom_cp_place(&v->cp, offset));
+    add(f, LOOM_MEM_OTHER, v->shape.seq);    /* positions: of the sequence by rank, */
+    add(f, LOOM_MEM_OTHER, v->shape.tokens); /* and of this rank's tokens */
+    if (v->head) {
+        add(f, LOOM_MEM_LOGITS, loom_logits_rows(&v->shape) * v->shape.vocab_rows);
+        f->memory[LOOM_MEM_LOGITS] += counted(sizeof(double)); /* the loss */
+    }
+    if (v->model->moe.experts > 0)
+        add_exchange(v, f);
+}
+
+static loom_status add_pipeline(const loom_rank_view *v, loom_rank_forecast *f)
+{
+    int inputs, messages;
+    int64_t each = loom_aligned(v->shape.local_tokens * v->shape.hidden);
+    loom_status status = loom_schedule_buffers(v->schedule, v->stage, &inputs, &messages);
+
+    if (status < 0)
+        return status;
+    add(f, LOOM_MEM_ACTIVATIONS, inputs * each);
+    add(f, LOOM_MEM_COMM, messages * each);
+    return LOOM_OK;
+}
+
+loom_status loom_forecast_memory(const loom_rank_view *v, loom_rank_forecast *f)
+{
+    loom_status status = add_pipeline(v, f);
+
+    if (status < 0)
+        return status;
+    add_state(v, f);
+    add_stage(v, f);
+    for (int use = 0; use < LOOM_MEM_USES; use++)
+        f->memory_total += f->memory[use];
+    return LOOM_OK;
+}
