@@ -9,7 +9,8 @@
 #include "planner/predict.h"
 #include "planner/search.h"
 
-/* Their pipelines are run as those of the finalists are. So many actions of all together take a few seconds; behind that fewer layouts are drawn. */
+/* Their pipelines are run as those of the finalists are. So many actions of all together take a few seconds; behind that fewer layouts are
+ * drawn. */
 enum { MOST_ACTIONS = 10000000 };
 
 typedef struct drawing {
@@ -63,7 +64,7 @@ static bool pick_degrees(drawing *d, loom_degrees *g)
     loom_space_micro_batch(s, g->dp, &c);
     if (!(g->micro_batch = pick(d, &c)))
         return false;
-    loom_space_etp(s, g->tp, g->tp * g->cp * g->dp, &c);
+    loom_space_etp(s, g->tp * g->cp * g->dp, &c);
     if (!(g->etp = pick(d, &c)))
         return false;
     loom_space_ep(s, g->etp, g->tp * g->cp * g->dp, &c);

@@ -485,7 +485,7 @@ static void visit_experts(walk *w, loom_degrees *g)
     loom_choices etp, ep;
     int stage_ranks = g->tp * g->cp * g->dp;
 
-    loom_space_etp(&w->search->space, g->tp, stage_ranks, &etp);
+    loom_space_etp(&w->search->space, stage_ranks, &etp);
     for (int i = 0; i < etp.count; i++) {
         loom_space_ep(&w->search->space, etp.at[i], stage_ranks, &ep);
         g->etp = etp.at[i];

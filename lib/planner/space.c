@@ -107,13 +107,11 @@ void loom_space_micro_batch(const loom_space *s, int dp, loom_choices *choices)
             add(choices, (int)b);
 }
 
-/* Expert tensor parallelism cuts along the ranks of tensor parallelism: its degrees are those that divide tp. */
-void loom_space_etp(const loom_space *s, int tp, int stage_ranks, loom_choices *choices)
+void loom_space_etp(const loom_space *s, int stage_ranks, loom_choices *choices)
 {
     choices->count = 0;
-    for (int etp = 1; etp <= (s->job->model.moe.experts ? tp : 1); etp++)
-        if (tp % etp == 0 && stage_ranks % etp == 0 && (etp == 1 || etp <= s->job->model.moe.ffn) &&
-            loom_limits_allow(s->limits, LOOM_FIELD_ETP, etp))
+    for (int etp = 1; etp <= (s->job->model.moe.experts ? stage_ranks : 1); etp++)
+        if (stage_ranks % etp == 0 && (etp == 1 || etp <= s->job->model.moe.ffn) && loom_limits_allow(s->limits, LOOM_FIELD_ETP, etp))
             add(choices, etp);
 }
 
@@ -254,12 +252,12 @@ char *loom_space_values(const loom_space *s, loom_field field, char *text, size_
 }
 
 /* Ways to fold experts onto the ranks of a stage. */
-static uint64_t count_folds(const loom_space *s, int tp, int stage_ranks)
+static uint64_t count_folds(const loom_space *s, int stage_ranks)
 {
     loom_choices etp, ep;
     uint64_t count = 0;
 
-    loom_space_etp(s, tp, stage_ranks, &etp);
+    loom_space_etp(s, stage_ranks, &etp);
     for (int i = 0; i < etp.count; i++) {
         loom_space_ep(s, etp.at[i], stage_ranks, &ep);
         count += (uint64_t)ep.count;
@@ -301,7 +299,7 @@ uint64_t loom_space_count(const loom_space *s)
                 int dp = s->world / (t * c * pp.at[k]);
                 loom_space_zero(s, dp * c, &zero);
                 loom_space_orders(t, c, dp, pp.at[k], &orders);
-                count += (uint64_t)(sp.count * kind.count * recompute.count * zero.count * orders.count) * count_folds(s, t, t * c * dp) *
+                count += (uint64_t)(sp.count * kind.count * recompute.count * zero.count * orders.count) * count_folds(s, t * c * dp) *
                          count_runs(s, pp.at[k], dp);
             }
         }

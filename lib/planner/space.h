@@ -24,7 +24,7 @@ void loom_space_cp_kind(const loom_space *space, int tp, int cp, loom_choices *c
 void loom_space_recompute(const loom_space *space, loom_choices *choices);
 void loom_space_pp(const loom_space *space, int tp, int cp, loom_choices *choices); /* those that leave a legal dp */
 void loom_space_micro_batch(const loom_space *space, int dp, loom_choices *choices);
-void loom_space_etp(const loom_space *space, int tp, int stage_ranks, loom_choices *choices);
+void loom_space_etp(const loom_space *space, int stage_ranks, loom_choices *choices);
 void loom_space_ep(const loom_space *space, int etp, int stage_ranks, loom_choices *choices);
 void loom_space_zero(const loom_space *space, int copies, loom_choices *choices);
 

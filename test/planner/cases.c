@@ -106,6 +106,109 @@ static void c04_layers_that_pp_does_not_divide_are_split_unevenly_and_none_is_lo
     }
 }
 
+/* --- what is refused, in one sentence with the numbers and what would be legal ------------------------------------------------------ */
+
+static void c06_expert_degrees_are_judged_against_the_ranks_of_a_stage(void **state)
+{
+    room r;
+    loom_layout layout;
+
+    open_room(&r, "moe-128e", "h100-1x8");
+    r.request.max_gpus = 4;
+    assert_ok(loom_plan_layout(&r.request, "tp=4,ep=4,etp=1", &layout));
+    assert_ok(loom_plan_layout(&r.request, "tp=4,ep=4", &layout)); /* etp is 1 unless given, whatever tp is */
+    assert_int_equal(layout.etp, 1);
+    assert_refused(loom_plan_layout(&r.request, "tp=4,ep=4,etp=4", &layout), LOOM_E_INVALID, "ep=4", "etp=4", "16");
+    close_room(&r);
+}
+
+static void c07_all_broken_rules_of_a_request_are_told(void **state)
+{
+    room r;
+    loom_layout layout;
+
+    open_room(&r, "moe-256e", "single-3x24g");
+    r.request.train.global_batch = 255;
+    assert_refused(loom_plan_layout(&r.request, "ep=3,tp=3", &layout), LOOM_E_INVALID, "256 experts", "64 heads");
+    close_room(&r);
+    open_room(&r, "moe-256e", "a100-1x6");
+    r.request.train.global_batch = 240;
+    assert_refused(loom_plan_layout(&r.request, "ep=6", &layout), LOOM_E_INVALID, "ep=6", "256 experts", "1, 2, 4");
+    close_room(&r);
+}
+
+/* Our rule is that of pp: micro-batches in rounds of pp. */
+static void c09_interleaving_wants_rounds_of_pp_micro_batches(void **state)
+{
+    static const struct {
+        int micro_batches;
+        bool legal;
+    } requests[] = {{3, false}, {4, true}, {6, false}, {8, true}, {10, false}, {12, true}};
+    room r;
+    loom_layout layout;
+
+    open_room(&r, "dense-8b", "h100-1x8");
+    for (int i = 0; i < 6; i++) {
+        r.request.train.global_batch = 2 * requests[i].micro_batches; /* dp = 2 */
+        loom_status status = loom_plan_layout(&r.request, "pp=4,vpp=2", &layout);
+        assert_int_equal(status == LOOM_OK, requests[i].legal);
+        if (!requests[i].legal)
+            assert_non_null(strstr(loom_last_error(), "pp=4"));
+    }
+    close_room(&r);
+}
+
+static void c10_a_batch_that_does_not_divide_comes_with_its_neighbours(void **state)
+{
+    room r;
+    loom_layout layout;
+
+    open_room(&r, "dense-8b", "h100-1x8");
+    r.request.train.global_batch = 100;
+    assert_refused(loom_plan_layout(&r.request, "dp=8,mbs=3", &layout), LOOM_E_INVALID, "96 and 120");
+    for (int micro_batch = 1; micro_batch <= 25; micro_batch++) {
+        char text[32];
+        snprintf(text, sizeof text, "tp=2,dp=4,mbs=%d", micro_batch);
+        bool works = micro_batch == 1 || micro_batch == 5 || micro_batch == 25;
+        assert_int_equal(loom_plan_layout(&r.request, text, &layout) == LOOM_OK, works);
+    }
+    close_room(&r);
+}
+
+static void c12_a_sequence_is_a_multiple_of_twice_cp_or_told_its_neighbours(void **state)
+{
+    room r;
+    loom_layout layout;
+
+    open_room(&r, "dense-8b", "h100-1x8");
+    r.request.train.seq = 4098;
+    assert_refused(loom_plan_layout(&r.request, "cp=4,sp=false", &layout), LOOM_E_INVALID, "4096 and 4104");
+    assert_refused(loom_plan_layout(&r.request, "cp=4,tp=2,sp=true", &layout), LOOM_E_INVALID, "4096 and 4112");
+    close_room(&r);
+}
+
+static void c28_a_given_head_size_counts(void **state)
+{
+    room r;
+
+    open_room(&r, "dense-headdim", "h100-1x8");
+    assert_true(predict(&r, "tp=1,dp=8").memory[0].parameters == 2316814080);
+    close_room(&r);
+}
+
+static void c30_the_product_of_degrees_is_told_beside_the_world(void **state)
+{
+    room r;
+    loom_layout layout;
+
+    open_room(&r, "dense-8b", "h100-1x8");
+    assert_refused(loom_plan_layout(&r.request, "tp=2,pp=2,dp=4", &layout), LOOM_E_INVALID, "tp=2", "pp=2", "dp=4", "16", "world has 8");
+    assert_ok(loom_plan_layout(&r.request, "tp=2,pp=2", &layout));
+    assert_int_equal(layout.dp, 2);
+    assert_refused(loom_plan_layout(&r.request, "tp=3", &layout), LOOM_E_INVALID, "tp=3", "world of 8");
+    close_room(&r);
+}
+
 static void c15_every_stage_is_shown_and_the_heaviest_decides(void **state)
 {
     room r;
@@ -369,12 +472,88 @@ static void conditions_are_kept_and_nonsense_is_refused(void **state)
     close_room(&r);
 }
 
+static void conditions_that_leave_nothing_are_named(void **state)
+{
+    room r;
+    const char *heads[] = {"tp=3", NULL}, *both[] = {"recompute=full", NULL};
+
+    open_room(&r, "dense-8b", "h100-2x8");
+    r.request.fix = heads;
+    search(&r);
+    assert_int_equal(r.plan->n_best, 0);
+    assert_non_null(strstr(r.plan->hopeless, "tp=3"));
+    assert_non_null(strstr(r.plan->hopeless, "tp 1, 2, 4, 8 or 16"));
+    r.request.fix = r.request.exclude = both;
+    search(&r);
+    assert_non_null(strstr(r.plan->hopeless, "recompute=full"));
+    char *text;
+    assert_refused(loom_plan_explain(&r.request, "tp=4,pq=2", &text), LOOM_E_INVALID, "pq=2");
+    close_room(&r);
+}
+
+static void none_of_the_front_is_beaten_in_time_memory_and_ranks(void **state)
+{
+    room r;
+
+    open_room(&r, "moe-128e", "nvl72-1rack");
+    r.request.train.global_batch = 576;
+    r.request.pareto = r.request.fewer_gpus = true;
+    search(&r);
+    assert_true(r.plan->n_front > 3);
+    for (int i = 0; i < r.plan->n_front; i++)
+        for (int j = 0; j < r.plan->n_front; j++) {
+            const loom_prediction *a = &r.plan->front[i], *b = &r.plan->front[j];
+            bool beaten = a->step_s <= b->step_s && a->memory[a->fullest].total <= b->memory[b->fullest].total &&
+                          loom_layout_world(&a->layout) <= loom_layout_world(&b->layout);
+            assert_true(i == j || !beaten);
+        }
+    close_room(&r);
+}
+
+static void no_line_is_wider_than_a_hundred_columns(void **state)
+{
+    room r;
+    char *text;
+
+    open_room(&r, "moe-128e", "nvl72-1rack");
+    r.request.train.global_batch = 576;
+    r.request.pareto = r.request.advise = true;
+    search(&r);
+    assert_ok(loom_plan_describe(&r.request, r.plan, LOOM_PLAN_AS_TEXT, &text));
+    for (const char *line = text; *line; line += strcspn(line, "\n") + 1)
+        assert_true(strcspn(line, "\n") <= 100);
+    loom_text_free(text);
+    close_room(&r);
+}
+
+static void software_is_found_by_whole_words(void **state)
+{
+    room r;
+    static loom_prediction p;
+    static loom_layout layout;
+
+    open_room(&r, "dense-8b", "h100-1x8");
+    assert_ok(loom_plan_layout(&r.request, "tp=2", &layout));
+    r.request.framework = "NVIDIA NeMo 25.04";
+    assert_ok(loom_plan_predict(&r.request, &layout, &p));
+    r.request.framework = "nemoo";
+    assert_refused(loom_plan_predict(&r.request, &layout, &p), LOOM_E_INVALID, "nemoo", "torchtitan");
+    close_room(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(c01_tp_that_does_not_divide_the_heads_is_never_planned_and_refused_when_asked),
         cmocka_unit_test(c02_copies_of_kv_heads_count_as_memory),
         cmocka_unit_test(c04_layers_that_pp_does_not_divide_are_split_unevenly_and_none_is_lost),
+        cmocka_unit_test(c06_expert_degrees_are_judged_against_the_ranks_of_a_stage),
+        cmocka_unit_test(c07_all_broken_rules_of_a_request_are_told),
+        cmocka_unit_test(c09_interleaving_wants_rounds_of_pp_micro_batches),
+        cmocka_unit_test(c10_a_batch_that_does_not_divide_comes_with_its_neighbours),
+        cmocka_unit_test(c12_a_sequence_is_a_multiple_of_twice_cp_or_told_its_neighbours),
+        cmocka_unit_test(c28_a_given_head_size_counts),
+        cmocka_unit_test(c30_the_product_of_degrees_is_told_beside_the_world),
         cmocka_unit_test(c15_every_stage_is_shown_and_the_heaviest_decides),
         cmocka_unit_test(c16_logits_of_the_last_stage_are_a_line_of_their_own),
         cmocka_unit_test(c19_activations_in_flight_differ_by_stage_and_schedule),
@@ -388,6 +567,10 @@ int main(void)
         cmocka_unit_test(h07_tensor_parallelism_stays_off_slow_links),
         cmocka_unit_test(a_measured_step_moves_predictions_and_narrows_them),
         cmocka_unit_test(parts_of_a_step_sum_to_the_step_and_json_is_whole),
+        cmocka_unit_test(conditions_that_leave_nothing_are_named),
+        cmocka_unit_test(none_of_the_front_is_beaten_in_time_memory_and_ranks),
+        cmocka_unit_test(no_line_is_wider_than_a_hundred_columns),
+        cmocka_unit_test(software_is_found_by_whole_words),
         cmocka_unit_test(conditions_are_kept_and_nonsense_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -106,7 +106,7 @@ static void with_experts(walkthrough *w, loom_degrees g)
     loom_choices etp, ep, micro_batch;
     int stage_ranks = g.tp * g.cp * g.dp;
 
-    loom_space_etp(w->space, g.tp, stage_ranks, &etp);
+    loom_space_etp(w->space, stage_ranks, &etp);
     loom_space_micro_batch(w->space, g.dp, &micro_batch);
     for (int i = 0; i < etp.count; i++) {
         loom_space_ep(w->space, etp.at[i], stage_ranks, &ep);
@@ -189,6 +189,77 @@ static void and_on_six_ranks(void **state)
 {
     for (int i = 0; i < 4; i++)
         compare("A100", 6, 6, false, 1e12);
+}
+
+/* --- the space against the rules: every combination of values, judged by loom_layout_resolve() alone --------------------------------- */
+
+/* Says the same as another combination: degrees of 1 leave nothing to choose. */
+static bool is_repetition(const loom_layout *l, bool experts)
+{
+    bool one_stage = l->pp == 1 && (l->schedule != LOOM_SCHEDULE_1F1B || l->vpp > 1);
+    bool chunks = l->schedule == LOOM_SCHEDULE_INTERLEAVED ? l->vpp < 2 : l->schedule == LOOM_SCHEDULE_ZB_V ? l->vpp != 2 : l->vpp > 1;
+
+    return one_stage || chunks || (l->cp == 1 && l->cp_kind != LOOM_CP_RING) || (l->dp * l->cp == 1 && l->zero > 0) ||
+           (l->tp == 1 && l->sequence_parallel) || (!experts && (l->ep > 1 || l->etp > 1));
+}
+
+static uint64_t count_choices(loom_layout *l, const loom_job *job, int world)
+{
+    static const loom_schedule_kind kinds[] = {LOOM_SCHEDULE_1F1B, LOOM_SCHEDULE_GPIPE, LOOM_SCHEDULE_ZB_H1, LOOM_SCHEDULE_ZB_V,
+                                               LOOM_SCHEDULE_INTERLEAVED};
+    loom_orders orders;
+    loom_rule_breach breach;
+    uint64_t count = 0;
+
+    loom_space_orders(l->tp, l->cp, l->dp, l->pp, &orders);
+    for (int choice = 0; choice < 5 * 4 * 3 * 2 * 4; choice++)
+        for (l->vpp = 1; l->vpp <= job->model.layers; l->vpp++)
+            for (l->micro_batch = 1; l->micro_batch <= job->global_batch; l->micro_batch++) {
+                loom_layout whole = *l;
+                whole.schedule = kinds[choice % 5];
+                whole.cp_kind = choice / 5 % 4;
+                whole.recompute = choice / 20 % 3;
+                whole.sequence_parallel = choice / 60 % 2;
+                whole.zero = choice / 120;
+                if (!is_repetition(&whole, job->model.moe.experts > 0) && loom_layout_resolve(&whole, &job->model, world, &breach, 1) == 0)
+                    count += (uint64_t)orders.count;
+            }
+    return count;
+}
+
+static uint64_t count_by_the_rules(const loom_job *job, int world)
+{
+    uint64_t count = 0;
+    loom_layout layout;
+
+    for (int i = 0; i < world * world * world * world * world; i++) {
+        int degree[5], rest = i;
+        for (int j = 0; j < 5; j++, rest /= world)
+            degree[j] = 1 + rest % world;
+        int ranks = degree[0] * degree[1] * degree[2];
+        if (world % ranks)
+            continue;
+        loom_layout_default(&job->model, &layout);
+        layout.tp = degree[0], layout.cp = degree[1], layout.pp = degree[2], layout.dp = world / ranks;
+        layout.ep = degree[3], layout.etp = degree[4];
+        layout.global_batch = job->global_batch, layout.seq = job->seq;
+        count += count_choices(&layout, job, world);
+    }
+    return count;
+}
+
+static void the_space_holds_what_the_rules_allow_and_nothing_else(void **state)
+{
+    for (int i = 0; i < 4; i++) {
+        loom_job job = small_job("H100", 4, i % 2);
+        loom_limits limits = {.count = 0};
+        loom_space space = {&job, &limits, 4};
+        uint64_t wanted = count_by_the_rules(&job, 4), found = loom_space_count(&space);
+        if (wanted != found)
+            fail_msg("%llu layouts are legal, the space has %llu (%lld layers, %lld heads, batch %lld, %d experts)",
+                     (unsigned long long)wanted, (unsigned long long)found, (long long)job.model.layers, (long long)job.model.heads,
+                     (long long)job.global_batch, (int)job.model.moe.experts);
+    }
 }
 
 /* --- splits ------------------------------------------------------------------------------------------------------------------------------
@@ -298,6 +369,7 @@ int main(void)
         cmocka_unit_test(the_search_finds_what_brute_force_finds),
         cmocka_unit_test(also_when_memory_decides),
         cmocka_unit_test(and_on_six_ranks),
+        cmocka_unit_test(the_space_holds_what_the_rules_allow_and_nothing_else),
         cmocka_unit_test(a_split_is_the_best_of_all_compositions),
         cmocka_unit_test(several_chunks_a_stage_sum_to_the_layers_and_are_even),
     };
