@@ -2,7 +2,9 @@
 #include "kernels/cuda.h"
 
 #include <stdlib.h>
+#include <string.h>
 
+#include "core/settings.h"
 #include "device/cuda_module.h"
 #include "device/stream.h"
 #include "kernels/check.h"
@@ -28,31 +30,73 @@ static loom_status check_stream(const loom_kernels *kernels, const loom_stream *
                                                                                                                                            \
         if (status < 0 || (status = check_stream(kernels, stream, #name)) < 0)                                                             \
             return status;                                                                                                                 \
-        if (!t->operations->name)                                                                                                          \
-            return loom_fail(LOOM_E_UNSUPPORTED, #name ": the CUDA module has no such kernel yet");                                        \
         return t->operations->name(t->state, a, stream->backend);                                                                          \
     }
 LOOM_KERNEL_LIST(CUDA_KERNEL)
 
-loom_status loom_cuda_open(loom_device *device, loom_kernels **kernels)
+/* --- how to multiply --- */
+
+static const char *configured(const char *text)
 {
+    return text && strcmp(text, "auto") != 0 ? text : NULL;
+}
+
+static loom_status choose_gemm(const char *wanted, loom_cuda_choice *choice)
+{
+    const char *set;
+    loom_status status = loom_setting_text(LOOM_SETTING_GEMM, &set);
+
+    if (status < 0)
+        return status;
+    if (!wanted) {
+        choice->own_gemm = set && strcmp(set, "own") == 0; /* the others but cublaslt are about CPUs */
+        return LOOM_OK;
+    }
+    choice->own_gemm = strcmp(wanted, "own") == 0;
+    if (!choice->own_gemm && strcmp(wanted, "cublaslt") != 0)
+        return loom_fail(LOOM_E_UNSUPPORTED, "kernels: no GEMM library \"%s\" on CUDA; cublaslt and own are known", wanted);
+    return LOOM_OK;
+}
+
+static loom_status choose_math(const char *wanted, loom_cuda_choice *choice)
+{
+    static const char *const names[] = {"f32", "tf32", "bf16"}; /* the order of loom_gpu_math and of the setting's row */
+    int set;
+    loom_status status = loom_setting_choice(LOOM_SETTING_CUDA_MATH, &set);
+
+    if (status < 0)
+        return status;
+    choice->math = set < 0 ? LOOM_GPU_F32 : (loom_gpu_math)set;
+    if (!wanted)
+        return LOOM_OK;
+    for (int i = 0; i < 3; i++)
+        if (strcmp(wanted, names[i]) == 0) {
+            choice->math = (loom_gpu_math)i;
+            return LOOM_OK;
+        }
+    return loom_fail(LOOM_E_UNSUPPORTED, "kernels: cuda_math \"%s\"; f32, tf32 and bf16 are known", wanted);
+}
+
+loom_status loom_cuda_open(loom_device *device, const loom_kernels_config *config, loom_kernels **kernels)
+{
+    loom_cuda_choice choice;
     cuda_table *t;
     loom_status status;
 
-    if (!device->cuda->kernels->open)
-        return loom_fail(LOOM_E_UNSUPPORTED, "kernels: the CUDA module has none yet");
+    if ((status = choose_gemm(configured(config->gemm_library), &choice)) < 0 || (status = choose_math(configured(config->cuda_math), &choice)) < 0)
+        return status;
     t = malloc(sizeof *t);
     if (!t)
         return loom_fail(LOOM_E_MEMORY, "kernels: no memory for the table itself");
     *t = (cuda_table){.table = {.isa = "cuda",
-                                .gemm_library = "cublaslt",
+                                .gemm_library = choice.own_gemm ? "own" : "cublaslt",
                                 .device = device,
 #define CUDA_ENTRY(name, args) .name = cuda_##name,
                                 LOOM_KERNEL_LIST(CUDA_ENTRY)
 #undef CUDA_ENTRY
                       },
                       .operations = device->cuda->kernels};
-    if ((status = device->cuda->enter(device)) < 0 || (status = t->operations->open(device, &t->state)) < 0) {
+    if ((status = device->cuda->enter(device)) < 0 || (status = t->operations->open(device, &choice, &t->state)) < 0) {
         free(t);
         return status;
     }

@@ -4,10 +4,22 @@
 
 #include <rankloom/kernels.h>
 
-loom_status loom_cuda_open(loom_device *device, loom_kernels **kernels);
+loom_status loom_cuda_open(loom_device *device, const loom_kernels_config *config, loom_kernels **kernels);
 void loom_cuda_close(loom_kernels *kernels);
 
 struct CUstream_st; /* what a cudaStream_t points at */
+
+/* How the module is to multiply. */
+typedef enum loom_gpu_math {
+    LOOM_GPU_F32,  /* as the CPU does */
+    LOOM_GPU_TF32, /* tensor cores; 10 bits of mantissa are multiplied, sums are f32 */
+    LOOM_GPU_BF16, /* tensor cores; 7 bits */
+} loom_gpu_math;
+
+typedef struct loom_cuda_choice {
+    bool own_gemm; /* not cuBLASLt */
+    loom_gpu_math math;
+} loom_cuda_choice;
 
 /* What the module keeps for one loom_kernels: cuBLASLt handle, workspace, tables of heuristics. Defined in kernels/cuda. */
 typedef struct loom_cuda_kernels loom_cuda_kernels;
@@ -15,7 +27,8 @@ typedef struct loom_cuda_kernels loom_cuda_kernels;
 /* The module's functions. Arguments were found right before; pointers in them are the device's; the device is current in this thread. An
  * operation only enqueues: no allocation once it has met its shapes, and no waiting. */
 typedef struct loom_cuda_operations {
-    loom_status (*open)(loom_device *device, loom_cuda_kernels **state); /* memory from loom_alloc(device, …, LOOM_MEM_WORKSPACE) */
+    /* memory from loom_alloc(device, …, LOOM_MEM_WORKSPACE) */
+    loom_status (*open)(loom_device *device, const loom_cuda_choice *choice, loom_cuda_kernels **state);
     void (*close)(loom_cuda_kernels *state);                             /* accepts NULL */
 #define LOOM_CUDA_OPERATION(name, args) loom_status (*name)(loom_cuda_kernels * state, const args *a, struct CUstream_st *stream);
     LOOM_KERNEL_LIST(LOOM_CUDA_OPERATION)

@@ -11,7 +11,7 @@ loom_status loom_kernels_open(loom_device *device, const loom_kernels_config *co
     case LOOM_CPU:
         return loom_cpu_open(device, config ? config : &(loom_kernels_config){0}, kernels);
     case LOOM_CUDA:
-        return loom_cuda_open(device, kernels);
+        return loom_cuda_open(device, config ? config : &(loom_kernels_config){0}, kernels);
     case LOOM_DRY:
         return loom_dry_open(device, kernels);
     }

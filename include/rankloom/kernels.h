@@ -511,18 +511,19 @@ LOOM_KERNEL_LIST(LOOM_KERNEL_TYPE)
 /* What a device can do: kernels->gemm(kernels, &(loom_gemm_args){…}, stream). One thread at a time calls through it: kernels share a
  * workspace. A LOOM_DRY device checks the arguments and does nothing. */
 struct loom_kernels {
-    const char *isa;          /* "portable", "avx2", "avx512"; "dry" */
-    const char *gemm_library; /* "onednn", "openblas", "own"; "dry" */
+    const char *isa;          /* "portable", "avx2", "avx512"; "cuda"; "dry" */
+    const char *gemm_library; /* "onednn", "openblas", "cublaslt", "own"; "dry" */
     loom_device *device;
 #define LOOM_KERNEL_ENTRY(name, args) loom_##name##_fn *name;
     LOOM_KERNEL_LIST(LOOM_KERNEL_ENTRY)
 #undef LOOM_KERNEL_ENTRY
 };
 
-/* NULL or "auto": the best that build and machine have, or what RANKLOOM_ISA and RANKLOOM_GEMM say. */
+/* NULL or "auto": the best that build and machine have, or what RANKLOOM_ISA, RANKLOOM_GEMM and RANKLOOM_CUDA_MATH say. */
 typedef struct loom_kernels_config {
-    const char *isa;          /* "portable", "avx2", "avx512" */
-    const char *gemm_library; /* "onednn", "openblas", "own" */
+    const char *isa;          /* CPU: "portable", "avx2", "avx512" */
+    const char *gemm_library; /* CPU: "onednn", "openblas", "own"; CUDA: "cublaslt", "own" */
+    const char *cuda_math;    /* what products and attention multiply on CUDA: "f32", or rounded to "tf32" or "bf16"; sums are f32. auto: "f32" */
 } loom_kernels_config;
 
 /* The kernels of `device`, with a workspace from it that grows with the shapes it meets and then stays. `config` may be NULL. CUDA without

@@ -130,6 +130,8 @@ int loom_gpu_attention(loom_gpu *gpu, const loom_attention_args *a)
         return 0;
     if (a->head_dim > ATTENTION_HEAD_MAX)
         return loom_gpu_refuse_head("attention", a->head_dim);
+    if (gpu->math != LOOM_GPU_F32)
+        return loom_gpu_attention_mma(gpu, t);
     return a->head_dim <= 64 ? forward<64>(gpu, t) : a->head_dim <= 128 ? forward<128>(gpu, t) : forward<256>(gpu, t);
 }
 

@@ -255,6 +255,8 @@ LOOM_DEVICE mask_side keys_of(const loom_attention_args &a, int64_t b)
     return {a.mask.k_positions_S, a.mask.k_documents_BS ? a.mask.k_documents_BS + b * a.k_seq : nullptr, a.mask.k_start, a.k_seq};
 }
 
+int loom_gpu_attention_mma(const loom_gpu *gpu, const attention_kernel_args &t); /* attention_mma.cu */
+
 /* Heads larger than the largest tile would need another kernel. */
 int loom_gpu_refuse_head(const char *operation, int64_t head_dim); /* attention.cu */
 

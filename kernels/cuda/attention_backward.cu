@@ -1,13 +1,6 @@
 /* Attention backward from o and lse in f32, without atomics: one kernel owns keys and walks over queries, one owns queries and walks over
  * keys. With P = exp(S - lse) and delta = sum(do o): dv = P' do,  dP = do v',  dS = P (dP - delta),  dq = scale dS k,  dk = scale dS' q. */
-#include "kernels/cuda/attention.cuh"
-
-struct backward_args {
-    attention_kernel_args t;
-    loom_attention_backward_args a;
-    attention_strides do_at, dq_at, dk_at, dv_at;
-    float *delta_BHS;
-};
+#include "kernels/cuda/attention_backward.cuh"
 
 /* --- delta --- */
 
@@ -40,20 +33,6 @@ __global__ void __launch_bounds__(ATTENTION_THREADS) delta_kernel(const backward
 template <int R, int C> struct tile_scores {
     float p[R][C], ds[R][C];
 };
-
-struct query_facts {
-    token_tag tag;
-    float lse, delta; /* lse +inf where it saw nothing: exp(s - inf) makes its row of P zero */
-};
-
-LOOM_DEVICE query_facts facts_of(const backward_args &k, const mask_side &queries, int64_t b, int64_t h, int64_t row)
-{
-    const loom_attention_args &a = k.t.a;
-    int64_t at = (b * a.heads + h) * a.q_seq + row;
-    float infinity = -minus_infinity(), lse = row < a.q_seq ? a.lse_BHS[at] : infinity;
-
-    return {tag_of(queries, row), lse == minus_infinity() ? infinity : lse, row < a.q_seq ? k.delta_BHS[at] : 0};
-}
 
 /* P and dS where the query sees the key, else 0. Tiles of q, k, do and v are in shared memory. */
 template <int R, int C, int DK>
@@ -221,6 +200,8 @@ int loom_gpu_attention_backward(loom_gpu *gpu, const loom_attention_backward_arg
             return LOOM_GPU_FAILED;
         LOOM_GPU_TRY(loom_launch(gpu, delta_kernel, dim3(stride_blocks(gpu, rows, ATTENTION_THREADS / LOOM_WARP)), dim3(ATTENTION_THREADS), 0, k));
     }
+    if (gpu->math != LOOM_GPU_F32 && K <= ATTENTION_BACKWARD_MMA_MAX)
+        return loom_gpu_attention_backward_mma(gpu, k);
     LOOM_GPU_TRY(K <= 64 ? (key_gradients<64, 64, 64>(gpu, k)) : K <= 128 ? (key_gradients<128, 32, 64>(gpu, k)) : (key_gradients<256, 32, 32>(gpu, k)));
     return K <= 64 ? query_gradients<64, 64, 64>(gpu, k) : K <= 128 ? query_gradients<128, 64, 32>(gpu, k) : query_gradients<256, 32, 32>(gpu, k);
 }

@@ -7,7 +7,8 @@ struct gemm_kernel_args {
     int64_t batch, stride_a, stride_b, stride_c;
 };
 
-template <bool a_along_k, bool b_along_k> __global__ void __launch_bounds__(PRODUCT_THREADS) gemm_kernel(const gemm_kernel_args g)
+template <bool a_along_k, bool b_along_k, bool tensor_cores>
+__global__ void __launch_bounds__(PRODUCT_THREADS) gemm_kernel(const gemm_kernel_args g)
 {
     LOOM_SHARED(product_tiles, tiles);
 
@@ -17,15 +18,15 @@ template <bool a_along_k, bool b_along_k> __global__ void __launch_bounds__(PROD
         p.a.at += i * g.stride_a, p.b.at += i * g.stride_b, p.c += i * g.stride_c;
         if (i != blockIdx.z)
             __syncthreads(); /* the matrix before this one is through with the tiles */
-        product_tile<a_along_k, b_along_k>(p, static_cast<int64_t>(blockIdx.x) * TILE, static_cast<int64_t>(blockIdx.y) * TILE, tiles);
+        product_tile<a_along_k, b_along_k, tensor_cores>(p, static_cast<int64_t>(blockIdx.x) * TILE, static_cast<int64_t>(blockIdx.y) * TILE, tiles);
     }
 }
 
-static int own_gemm(const loom_gpu *gpu, const loom_gemm_args *a)
+template <bool tensor_cores> static int own_gemm(const loom_gpu *gpu, const loom_gemm_args *a)
 {
     gemm_kernel_args g = {};
-    void (*const kernels[2][2])(gemm_kernel_args) = {{gemm_kernel<false, false>, gemm_kernel<false, true>},
-                                                     {gemm_kernel<true, false>, gemm_kernel<true, true>}};
+    void (*const kernels[2][2])(gemm_kernel_args) = {{gemm_kernel<false, false, tensor_cores>, gemm_kernel<false, true, tensor_cores>},
+                                                     {gemm_kernel<true, false, tensor_cores>, gemm_kernel<true, true, tensor_cores>}};
 
     g.batch = or_tight(a->batch, 1), g.stride_a = a->stride_a, g.stride_b = a->stride_b, g.stride_c = a->stride_c;
     bool batched = g.batch > 1;
@@ -47,7 +48,9 @@ int loom_gpu_gemm(loom_gpu *gpu, const loom_gemm_args *a)
         return 0;
     if (gpu->lt && a->k > 0)
         LOOM_GPU_TRY(loom_cublaslt_gemm(gpu, a, &done));
-    return done ? 0 : own_gemm(gpu, a);
+    if (done)
+        return 0;
+    return gpu->math == LOOM_GPU_F32 ? own_gemm<false>(gpu, a) : own_gemm<true>(gpu, a);
 }
 
 /* --- groups --- */
@@ -78,7 +81,8 @@ template <bool ragged_k> LOOM_DEVICE product product_of_group(const grouped_args
 }
 
 /* Blocks take tiles in turn, over all groups; how many there are only the offsets tell, so every block counts along. */
-template <bool ragged_k, bool b_along_k> __global__ void __launch_bounds__(PRODUCT_THREADS) grouped_kernel(const grouped_args g)
+template <bool ragged_k, bool b_along_k, bool tensor_cores>
+__global__ void __launch_bounds__(PRODUCT_THREADS) grouped_kernel(const grouped_args g)
 {
     LOOM_SHARED(product_tiles, tiles);
     int64_t columns = (g.a.n + TILE - 1) / TILE, first_tile = 0, tile = blockIdx.x;
@@ -90,10 +94,17 @@ template <bool ragged_k, bool b_along_k> __global__ void __launch_bounds__(PRODU
         for (; tile < first_tile + count; tile += gridDim.x) {
             int64_t t = tile - first_tile;
             __syncthreads(); /* the tile before this one is through with the shared ones */
-            product_tile<!ragged_k, b_along_k>(p, t / columns * TILE, t % columns * TILE, tiles);
+            product_tile<!ragged_k, b_along_k, tensor_cores>(p, t / columns * TILE, t % columns * TILE, tiles);
         }
         first_tile += count;
     }
+}
+
+template <bool tensor_cores> static auto kernel_of(const loom_grouped_gemm_args *a) -> void (*)(grouped_args)
+{
+    if (a->ragged_k)
+        return grouped_kernel<true, false, tensor_cores>;
+    return a->transpose_b ? grouped_kernel<false, true, tensor_cores> : grouped_kernel<false, false, tensor_cores>;
 }
 
 int loom_gpu_grouped_gemm(loom_gpu *gpu, const loom_grouped_gemm_args *args)
@@ -109,6 +120,6 @@ int loom_gpu_grouped_gemm(loom_gpu *gpu, const loom_grouped_gemm_args *args)
     g.quads_a = quads(a->a, a->lda);
     g.quads_b = quads(a->b, a->ldb) && (a->ragged_k || a->stride_b % 4 == 0);
     g.quads_c = quads(a->c, a->ldc) && (!a->ragged_k || a->stride_c % 4 == 0);
-    return loom_launch(gpu, (a->ragged_k ? grouped_kernel<true, false> : a->transpose_b ? grouped_kernel<false, true> : grouped_kernel<false, false>),
-                       dim3(static_cast<unsigned>(2 * gpu->multiprocessors)), dim3(PRODUCT_THREADS), 0, g);
+    return loom_launch(gpu, gpu->math == LOOM_GPU_F32 ? kernel_of<false>(a) : kernel_of<true>(a), dim3(static_cast<unsigned>(2 * gpu->multiprocessors)),
+                       dim3(PRODUCT_THREADS), 0, g);
 }

@@ -3,18 +3,11 @@
 #ifndef LOOM_KERNELS_CUDA_GPU_H
 #define LOOM_KERNELS_CUDA_GPU_H
 
-#include <rankloom/kernels.h>
+#include "kernels/cuda.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-/* What matrix products and attention multiply with. Data is f32 in memory whatever it is. */
-typedef enum loom_gpu_math {
-    LOOM_GPU_F32,  /* as the CPU does */
-    LOOM_GPU_TF32, /* tensor cores; 10 bits of mantissa are multiplied, sums are f32 */
-    LOOM_GPU_BF16, /* tensor cores; 7 bits */
-} loom_gpu_math;
 
 typedef struct loom_gpu loom_gpu;
 struct loom_gpu {

@@ -8,7 +8,7 @@ LOOM_BEGIN
 
 extern const loom_cuda_operations loom_cuda_operations_table;
 
-loom_status loom_cuda_kernels_open(loom_device *device, loom_cuda_kernels **state);
+loom_status loom_cuda_kernels_open(loom_device *device, const loom_cuda_choice *choice, loom_cuda_kernels **state);
 void loom_cuda_kernels_close(loom_cuda_kernels *state);
 
 #define LOOM_CUDA_FUNCTION(name, args)                                                                                                     \

@@ -1,11 +1,11 @@
-/* A tile of a matrix product in f32: what gemm and grouped_gemm share. An element of C is one chain of fused additions over k in order,
- * whatever M and N are around it. */
+/* A tile of a matrix product: what gemm and grouped_gemm share. In f32 an element of C is one chain of fused additions over k in order, whatever M
+ * and N are around it; on tensor cores it is a chain of their sums over eight. */
 #ifndef LOOM_KERNELS_CUDA_PRODUCT_CUH
 #define LOOM_KERNELS_CUDA_PRODUCT_CUH
 
-#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/mma.cuh"
 
-enum { TILE = 128, TILE_K = 16, PRODUCT_THREADS = 256, TILE_ROW = TILE + 4 }; /* rows padded so that columns lie in different banks */
+enum { TILE = 128, TILE_K = 16, PRODUCT_THREADS = 256, TILE_ROW = TILE + 8 }; /* rows padded so that what a warp reads lies in different banks */
 
 /* An operand as its rows (those of op(A), or the columns of op(B)) by k. */
 struct product_operand {
@@ -50,8 +50,12 @@ template <bool along_k> LOOM_DEVICE void fetch(const product_operand &o, int64_t
     }
 }
 
-template <bool along_k> LOOM_DEVICE void put(float (*tile)[TILE_ROW], const float4 *got)
+template <bool along_k, bool rounded> LOOM_DEVICE void put(float (*tile)[TILE_ROW], const float4 *fetched)
 {
+    float4 got[2] = {fetched[0], fetched[1]};
+
+    if (rounded)
+        got[0] = to_tf32(got[0]), got[1] = to_tf32(got[1]);
     for (int turn = 0; turn < 2; turn++) {
         int row, k;
         place_of<along_k>(turn, &row, &k);
@@ -106,26 +110,97 @@ LOOM_DEVICE void write_tile(const product &p, int64_t first_row, int64_t first_c
     }
 }
 
+/* --- on tensor cores: a warp has 64 x 32 of the tile --- */
+
+enum { WARP_ROWS = 64, WARP_COLUMNS = 32, WARPS_ACROSS = TILE / WARP_COLUMNS };
+
+LOOM_DEVICE int warp_first_row()
+{
+    return static_cast<int>(threadIdx.x / LOOM_WARP / WARPS_ACROSS * WARP_ROWS);
+}
+
+LOOM_DEVICE int warp_first_column()
+{
+    return static_cast<int>(threadIdx.x / LOOM_WARP % WARPS_ACROSS * WARP_COLUMNS);
+}
+
+LOOM_DEVICE void multiply_mma(const float (*a)[TILE_ROW], const float (*b)[TILE_ROW], mma_c (*sum)[WARP_COLUMNS / 8])
+{
+    LOOM_UNROLL
+    for (int k = 0; k < TILE_K; k += 8) {
+        const float *a_low = &a[k + mma_q()][warp_first_row() + mma_g()], *a_high = a_low + 4 * TILE_ROW;
+        const float *b_low = &b[k + mma_q()][warp_first_column() + mma_g()], *b_high = b_low + 4 * TILE_ROW;
+
+        LOOM_UNROLL
+        for (int m = 0; m < WARP_ROWS / 16; m++) {
+            const mma_a left = {{a_low[16 * m], a_low[16 * m + 8], a_high[16 * m], a_high[16 * m + 8]}};
+            LOOM_UNROLL
+            for (int n = 0; n < WARP_COLUMNS / 8; n++)
+                mma(sum[m][n], left, b_low[8 * n], b_high[8 * n]);
+        }
+    }
+}
+
+LOOM_DEVICE void write_tile_mma(const product &p, int64_t first_row, int64_t first_column, const mma_c (*sum)[WARP_COLUMNS / 8])
+{
+    for (int m = 0; m < WARP_ROWS / 16; m++)
+        for (int n = 0; n < WARP_COLUMNS / 8; n++)
+            for (int i = 0; i < 4; i++) {
+                int64_t row = first_row + warp_first_row() + 16 * m + mma_g() + i / 2 * 8;
+                int64_t column = first_column + warp_first_column() + 8 * n + 2 * mma_q() + i % 2;
+
+                if (row >= p.a.rows || column >= p.b.rows)
+                    continue;
+                float v = sum[m][n].x[i] + (p.bias ? p.bias[column] : 0), *c = p.c + row * p.ldc + column;
+                *c = p.accumulate ? *c + v : v;
+            }
+}
+
+/* What a thread sums, in f32 or on tensor cores. */
+template <bool tensor_cores> struct product_sum {
+    float sum[8][8] = {};
+    __device__ void multiply_tiles(const float (*a)[TILE_ROW], const float (*b)[TILE_ROW])
+    {
+        multiply(a, b, sum);
+    }
+    __device__ void write(const product &p, int64_t first_row, int64_t first_column) const
+    {
+        write_tile(p, first_row, first_column, sum);
+    }
+};
+
+template <> struct product_sum<true> {
+    mma_c sum[WARP_ROWS / 16][WARP_COLUMNS / 8] = {};
+    __device__ void multiply_tiles(const float (*a)[TILE_ROW], const float (*b)[TILE_ROW])
+    {
+        multiply_mma(a, b, sum);
+    }
+    __device__ void write(const product &p, int64_t first_row, int64_t first_column) const
+    {
+        write_tile_mma(p, first_row, first_column, sum);
+    }
+};
+
 /* The tile at (first_row, first_column) of C. All threads of the block; while they multiply one slice of k the next is on its way. */
-template <bool a_along_k, bool b_along_k>
+template <bool a_along_k, bool b_along_k, bool tensor_cores>
 LOOM_DEVICE void product_tile(const product &p, int64_t first_row, int64_t first_column, product_tiles &tiles)
 {
-    float sum[8][8] = {};
+    product_sum<tensor_cores> sum;
     float4 a[2], b[2];
 
     fetch<a_along_k>(p.a, first_row, 0, a);
     fetch<b_along_k>(p.b, first_column, 0, b);
     for (int64_t k = 0, turn = 0; k < p.a.k; k += TILE_K, turn ^= 1) {
-        put<a_along_k>(tiles.a[turn], a);
-        put<b_along_k>(tiles.b[turn], b);
+        put<a_along_k, tensor_cores>(tiles.a[turn], a);
+        put<b_along_k, tensor_cores>(tiles.b[turn], b);
         __syncthreads(); /* the other pair of tiles was read before the last one of these, so one barrier a turn is enough */
         if (k + TILE_K < p.a.k) {
             fetch<a_along_k>(p.a, first_row, k + TILE_K, a);
             fetch<b_along_k>(p.b, first_column, k + TILE_K, b);
         }
-        multiply(tiles.a[turn], tiles.b[turn], sum);
+        sum.multiply_tiles(tiles.a[turn], tiles.b[turn]);
     }
-    write_tile(p, first_row, first_column, sum);
+    sum.write(p, first_row, first_column);
 }
 
 #endif

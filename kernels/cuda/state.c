@@ -78,7 +78,7 @@ static loom_status outcome(const char *operation, int error)
     }
 LOOM_KERNEL_LIST(LOOM_CUDA_OPERATION_BODY)
 
-loom_status loom_cuda_kernels_open(loom_device *device, loom_cuda_kernels **state)
+loom_status loom_cuda_kernels_open(loom_device *device, const loom_cuda_choice *choice, loom_cuda_kernels **state)
 {
     loom_status status;
     loom_cuda_kernels *k = calloc(1, sizeof *k);
@@ -88,7 +88,9 @@ loom_status loom_cuda_kernels_open(loom_device *device, loom_cuda_kernels **stat
     k->device = device;
     k->gpu.multiprocessors = loom_gpu_multiprocessors();
     k->gpu.scratch = take_scratch;
-    LOOM_TRY(loom_cublaslt_open(&k->gpu.lt));
+    k->gpu.math = choice->math;
+    if (!choice->own_gemm)
+        LOOM_TRY(loom_cublaslt_open(&k->gpu.lt));
     *state = k;
     return LOOM_OK;
 

@@ -31,7 +31,12 @@ static const loom_setting_row table[LOOM_SETTINGS] = {
                                    "Gradients are reduced in buckets of about this size, each as soon as its last gradient is complete."},
     [LOOM_SETTING_ISA] = {"RANKLOOM_ISA", "portable|avx2|avx512", "",
                           "Forces the instruction set of the CPU kernels. Not set: the best that this processor has."},
-    [LOOM_SETTING_GEMM] = {"RANKLOOM_GEMM", "onednn|openblas|own", "", "Forces the maker of CPU matrix products. Not set: the first of these in the build."},
+    [LOOM_SETTING_GEMM] = {"RANKLOOM_GEMM", "onednn|openblas|cublaslt|own", "",
+                           "Forces the maker of matrix products: the first two on CPU, cublaslt on CUDA, own on both. Not set: the first of these that "
+                           "there is."},
+    [LOOM_SETTING_CUDA_MATH] = {"RANKLOOM_CUDA_MATH", "f32|tf32|bf16", "f32",
+                                "What matrix products and attention multiply on CUDA: f32 as the CPU does, or factors rounded to tf32 or bf16 for the "
+                                "tensor cores. Data and sums are f32 whatever it is."},
     [LOOM_SETTING_STORE_PROBE_OLD] = {"RANKLOOM_STORE_PROBE_OLD", "true|false", "false",
                                       "Whether a store that does not answer as PyTorch 2.5 or later is also asked as an older one. Such stores occur "
                                       "only under an old torchrun with static rendezvous."},
@@ -45,6 +50,7 @@ static const kind kinds[LOOM_SETTINGS] = {
     [LOOM_SETTING_HEAP_BYTES] = INTEGER, [LOOM_SETTING_FLIGHT_RECORDER] = TEXT, [LOOM_SETTING_COMM_THREAD] = BOOLEAN,
     [LOOM_SETTING_BUCKET_BYTES] = INTEGER,
     [LOOM_SETTING_ISA] = CHOICE,        [LOOM_SETTING_GEMM] = CHOICE,
+    [LOOM_SETTING_CUDA_MATH] = CHOICE,
     [LOOM_SETTING_STORE_PROBE_OLD] = BOOLEAN, [LOOM_SETTING_CUDA_MODULE] = TEXT,
 };
 

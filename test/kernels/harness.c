@@ -33,7 +33,7 @@ static void open_cuda_on_the_host(void)
     assert_int_equal(loom_device_open(LOOM_CPU, &(loom_device_config){.threads = 1}, &devices[0]), LOOM_OK);
     open_maker(devices[0], "portable", "own");
     m = &makers[n_makers];
-    status = open_shim(devices[0], 0x9e3779b97f4a7c15u, &m->kernels);
+    status = open_shim(devices[0], 0x9e3779b97f4a7c15u, LOOM_GPU_F32, &m->kernels);
     if (status == LOOM_E_UNSUPPORTED)
         return;
     assert_int_equal(status, LOOM_OK);

@@ -27,7 +27,7 @@ void loom_shim_set_seed(uint64_t seed);
     }
 LOOM_KERNEL_LIST(SHIM_KERNEL)
 
-loom_status open_shim(loom_device *device, uint64_t seed, loom_kernels **kernels)
+loom_status open_shim(loom_device *device, uint64_t seed, loom_gpu_math math, loom_kernels **kernels)
 {
     shim *s = calloc(1, sizeof *s);
     loom_status status;
@@ -42,7 +42,7 @@ loom_status open_shim(loom_device *device, uint64_t seed, loom_kernels **kernels
 #undef SHIM_ENTRY
     };
     s->seed = seed;
-    status = loom_cuda_operations_table.open(device, &s->state);
+    status = loom_cuda_operations_table.open(device, &(loom_cuda_choice){.own_gemm = true, .math = math}, &s->state);
     if (status < 0) {
         free(s);
         return status;

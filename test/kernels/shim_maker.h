@@ -2,10 +2,10 @@
 #ifndef TEST_KERNELS_SHIM_MAKER_H
 #define TEST_KERNELS_SHIM_MAKER_H
 
-#include <rankloom/kernels.h>
+#include "kernels/cuda.h"
 
 /* LOOM_E_UNSUPPORTED in a build without them. `device` is a CPU. `seed` orders the threads of a block. */
-loom_status open_shim(loom_device *device, uint64_t seed, loom_kernels **kernels);
+loom_status open_shim(loom_device *device, uint64_t seed, loom_gpu_math math, loom_kernels **kernels);
 void close_shim(loom_kernels *kernels);
 
 #endif

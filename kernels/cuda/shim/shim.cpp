@@ -120,7 +120,7 @@ struct barrier {
 
 struct warp {
     barrier at;
-    unsigned char lanes[2][WARP][8];
+    alignas(8) unsigned char lanes[2][WARP][LOOM_SHIM_LANE_BYTES];
 };
 
 struct shared_variable {
@@ -308,13 +308,42 @@ LOOM_SHIM_QUIET int loom_shim_lane()
 LOOM_SHIM_QUIET const unsigned char *loom_shim_exchange(const void *value, size_t bytes, int line)
 {
     fiber *f = schedule.running;
-    unsigned char(*lanes)[8] = schedule.warps[f->index / WARP].lanes[f->exchanges++ & 1];
+    unsigned char(*lanes)[LOOM_SHIM_LANE_BYTES] = schedule.warps[f->index / WARP].lanes[f->exchanges++ & 1];
 
     if (schedule.warps[f->index / WARP].at.expected != WARP)
         stuck("a warp operation in a warp that is not whole");
     memcpy(lanes[f->index % WARP], value, bytes);
     loom_shim_warp_barrier(line);
     return lanes[0];
+}
+
+struct mma_share {
+    float a[4], b[2];
+};
+
+static double of_tf32(float x)
+{
+    return __uint_as_float(__float_as_uint(x) & ~0x1fffu);
+}
+
+void loom_shim_mma_tf32(float *c, const float *a, float b0, float b1)
+{
+    const mma_share mine = {{a[0], a[1], a[2], a[3]}, {b0, b1}};
+    const unsigned char *all = loom_shim_exchange(&mine, sizeof mine, __LINE__);
+    int g = loom_shim_lane() / 4, q = loom_shim_lane() % 4;
+
+    for (int i = 0; i < 4; i++) {
+        int high = i / 2, column = 2 * q + i % 2; /* C's row is g + 8 high */
+        double sum = c[i];
+
+        for (int k = 0; k < 8; k++) {
+            mma_share left, right;
+            memcpy(&left, all + LOOM_SHIM_LANE_BYTES * (4 * g + k % 4), sizeof left);
+            memcpy(&right, all + LOOM_SHIM_LANE_BYTES * (4 * column + k % 4), sizeof right);
+            sum += of_tf32(left.a[high + 2 * (k / 4)]) * of_tf32(right.b[k / 4]);
+        }
+        c[i] = static_cast<float>(sum);
+    }
 }
 
 /* --- what a thread sees --- */

@@ -62,7 +62,8 @@ void loom_shim_barrier(int line);
 void loom_shim_warp_barrier(int line);
 void *loom_shim_static_shared(const void *key, size_t bytes, size_t alignment); /* the block's memory for the variable `key` */
 void *loom_shim_dynamic_shared();
-/* Every lane gives `bytes` (8 at most); returns all 32 contributions, 8 bytes apart, until the lane's next but one exchange. */
+/* Every lane gives `bytes` (LOOM_SHIM_LANE_BYTES at most); returns all 32 contributions, that many apart, until the lane's next but one exchange. */
+enum { LOOM_SHIM_LANE_BYTES = 32 };
 const unsigned char *loom_shim_exchange(const void *value, size_t bytes, int line);
 int loom_shim_lane();
 
@@ -91,7 +92,7 @@ template <class T> inline T loom_shim_from_lane(T value, int lane, int line)
 {
     T got;
     static_assert(sizeof(T) <= 8, "a shuffle moves at most 8 bytes");
-    std::memcpy(&got, loom_shim_exchange(&value, sizeof value, line) + 8 * (lane & 31), sizeof got);
+    std::memcpy(&got, loom_shim_exchange(&value, sizeof value, line) + LOOM_SHIM_LANE_BYTES * (lane & 31), sizeof got);
     return got;
 }
 /* The mask is every lane: our kernels use warp operations with whole warps only, and the shim insists on it. */
@@ -107,7 +108,7 @@ inline unsigned loom_shim_ballot(bool vote, int line)
     const unsigned char *all = loom_shim_exchange(&mine, 1, line);
     unsigned mask = 0;
     for (int lane = 0; lane < 32; lane++)
-        mask |= (unsigned)(all[8 * lane] != 0) << lane;
+        mask |= (unsigned)(all[LOOM_SHIM_LANE_BYTES * lane] != 0) << lane;
     return mask;
 }
 #define __ballot_sync(mask, vote) loom_shim_ballot(vote, __LINE__)
@@ -118,12 +119,16 @@ inline unsigned loom_shim_match(unsigned value, int line)
     const unsigned char *all = loom_shim_exchange(&value, sizeof value, line);
     unsigned mask = 0, other;
     for (int lane = 0; lane < 32; lane++) {
-        std::memcpy(&other, all + 8 * lane, sizeof other);
+        std::memcpy(&other, all + LOOM_SHIM_LANE_BYTES * lane, sizeof other);
         mask |= (unsigned)(other == value) << lane;
     }
     return mask;
 }
 #define __match_any_sync(mask, value) loom_shim_match(value, __LINE__)
+
+/* mma.m16n8k8 in tf32: the warp's A and B are put together from the lanes' shares, and each lane computes its four elements of C. Bits that tf32 does
+ * not have are ignored, as the hardware does; in what order it adds is not known, here it is one rounding of the whole sum. */
+void loom_shim_mma_tf32(float *c, const float *a, float b0, float b1);
 
 inline int __popc(unsigned x)
 {
