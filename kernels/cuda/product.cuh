@@ -93,14 +93,18 @@ LOOM_DEVICE void multiply(const float (*a)[TILE_ROW], const float (*b)[TILE_ROW]
 
 LOOM_DEVICE void write_tile(const product &p, int64_t first_row, int64_t first_column, const float (*sum)[8])
 {
+    LOOM_UNROLL /* so that the sums stay in registers */
     for (int i = 0; i < 8; i++) {
         int64_t row = first_row + threadIdx.x / 16 * 4 + i % 4 + i / 4 * (TILE / 2);
 
-        for (int half = 0; half < 2 && row < p.a.rows; half++) {
+        LOOM_UNROLL
+        for (int half = 0; half < 2; half++) {
             int64_t column = first_column + threadIdx.x % 16 * 4 + half * (TILE / 2);
             const float *s = sum[i] + 4 * half;
             float4 v = make_float4(s[0], s[1], s[2], s[3]);
 
+            if (row >= p.a.rows)
+                continue;
             if (p.bias)
                 v = v + load_some(p.bias, column, p.b.rows, p.quads, 0);
             if (p.accumulate)
@@ -143,8 +147,11 @@ LOOM_DEVICE void multiply_mma(const float (*a)[TILE_ROW], const float (*b)[TILE_
 
 LOOM_DEVICE void write_tile_mma(const product &p, int64_t first_row, int64_t first_column, const mma_c (*sum)[WARP_COLUMNS / 8])
 {
+    LOOM_UNROLL
     for (int m = 0; m < WARP_ROWS / 16; m++)
+        LOOM_UNROLL
         for (int n = 0; n < WARP_COLUMNS / 8; n++)
+            LOOM_UNROLL
             for (int i = 0; i < 4; i++) {
                 int64_t row = first_row + warp_first_row() + 16 * m + mma_g() + i / 2 * 8;
                 int64_t column = first_column + warp_first_column() + 8 * n + 2 * mma_q() + i % 2;
