@@ -3,7 +3,8 @@
 
 Every constant that lib/planner/constants marks as fitted to steps (LOOM_STEPS, AT) is put back to what one would assume without any run:
 the value of defaults.c. Then those constants are fitted to the calibration sources only, and the errors of the held-out sources are
-reported. Constants that only held-out sources could tell stay at their assumption, as they would on a new machine.
+reported. Constants that only held-out sources could tell are taken from kin (other generations of the same maker, frameworks of the same family), or stay
+at their assumption, as they would on a new machine.
 
   --hold-out A,B     sources (beginnings of their names) to hold out; default: the two folds of FOLDS, one after the other
   --each             leave out one source at a time
@@ -43,6 +44,15 @@ SPREAD = collections.defaultdict(lambda: 0.25, KERNELS_MOE=1.0, FIXED=1.0, HOST_
 STRAIGHT = {"TP_HIDDEN": (0.4, 0.3), "EP_HIDDEN": (0.2, 0.3)}
 MOST = {"SUSTAINED": 1, "MEMORY_SHARE": 0.95, "NET_SHARE": 0.98, "TP_HIDDEN": 0.9, "EP_HIDDEN": 0.95, "QUANTISE": 1.5, "ATTENTION_NARROW": 1,
         "SHARDED_EXPOSED": 1, "GROUPED_SHARE": 1}
+
+
+# A kind or framework without runs of its own is taken to be like its kin.
+KIN = [r"TPU", r"G?B[23]00", r"H[128]00", r"A100|V100|T4|L40S|A10", r"MI\d", r"nemo|megatron", r"composer|torchtitan|internevo|deepspeed|pytorch",
+       r"maxtext|jax"]
+
+
+def kin_of(parameter):
+    return next((k for k in KIN if re.match(k, parameter.owners[0], re.I)), parameter.owners[0])
 
 
 class Parameter:
@@ -198,6 +208,19 @@ class Fit:
                             break
                     p.value = best_value
 
+        self.follow_kin()
+
+    def follow_kin(self):
+        fitted = [p for p in self.parameters if len(self.touched[p]) >= 3]
+        for p in self.parameters:
+            kin = [q for q in fitted if q.name == p.name and q.device == p.device and kin_of(q) == kin_of(p)]
+            if p in fitted or not kin:
+                continue
+            if p.name in STRAIGHT or any(q.value <= 0 for q in kin):
+                p.value = sum(q.value for q in kin) / len(kin)
+            else:
+                p.value = math.exp(sum(math.log(q.value) for q in kin) / len(kin))
+
     def rows_of(self, p, indices):
         """Rows whose prediction the constant changes."""
         before = self.scorer.score(indices, self.settings())["rows"]
@@ -218,6 +241,11 @@ def report(title, answer, out=sys.stdout):
           "interval %.0f %%" % (title, s["predicted"], 100 * s["mean_by_source_and_device"], 100 * s["median"],
                                100 * (s["one_step_mean_by_source_and_device"] or math.nan), 100 * (s["one_step_median"] or math.nan),
                                100 * s["interval_holds"]), file=out)
+    for where in ("one_node", "several_nodes"):
+        c = s["choice_" + where]
+        if c["groups"]:
+            print("    choice on %s: %d groups, mean regret %.2f %%, rank correlation %.2f" % (where.replace("_", " "), c["groups"],
+                  100 * c["mean_regret"], c["rank_correlation"]), file=out)
     for g in s["groups"]:
         if g["rows"]:
             print("    %-40.40s %-24.24s %4d  %5.1f %%  %s" % (g["source"], g["gpu"], g["rows"], 100 * g["mean"],

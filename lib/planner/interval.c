@@ -10,7 +10,14 @@ static const double spread[LOOM_TIME_PARTS] = {
     [LOOM_TIME_PP] = 0.45,   [LOOM_TIME_BUBBLE] = 0.15,    [LOOM_TIME_OPTIMIZER] = 0.3,  [LOOM_TIME_OTHER] = 0.6,
 };
 
-/* The constant that decides each part. */
+/* The weaker of a device's constant and the software's beside it. */
+static loom_basis weaker(const loom_job *job, loom_device_constant device, loom_software_constant software)
+{
+    bool assumed = job->machine.dev[device].basis == LOOM_BASIS_DEFAULT || job->soft[software].basis == LOOM_BASIS_DEFAULT;
+    return assumed ? LOOM_BASIS_DEFAULT : job->machine.dev[device].basis;
+}
+
+/* Of the constants that decide each part. */
 static loom_basis basis_of(const loom_job *job, loom_time_part part)
 {
     const loom_constant *dev = job->machine.dev, *soft = job->soft;
@@ -21,14 +28,15 @@ static loom_basis basis_of(const loom_job *job, loom_time_part part)
     case LOOM_TIME_ATTENTION:
         return dev[soft[LOOM_SOFT_FLASH].value == 1 ? LOOM_DEV_FLASH2_FORWARD : LOOM_DEV_ATTENTION_FORWARD].basis;
     case LOOM_TIME_POINTWISE:
-        return dev[LOOM_DEV_MEMORY_SHARE].basis;
+        return weaker(job, LOOM_DEV_MEMORY_SHARE, LOOM_SOFT_ELEMENTWISE);
     case LOOM_TIME_LAUNCH:
-        return dev[LOOM_DEV_HOST_KERNEL].basis;
+        return weaker(job, LOOM_DEV_HOST_KERNEL, LOOM_SOFT_KERNELS_DENSE);
     case LOOM_TIME_TP:
         return dev[LOOM_DEV_LINK_GATHER_8].basis;
     case LOOM_TIME_CP:
-    case LOOM_TIME_EP:
         return dev[LOOM_DEV_LINK_EXCHANGE_8].basis;
+    case LOOM_TIME_EP:
+        return weaker(job, LOOM_DEV_LINK_EXCHANGE_8, LOOM_SOFT_EP_HIDDEN);
     case LOOM_TIME_DP:
     case LOOM_TIME_PP:
         return dev[LOOM_DEV_NET_SHARE].basis;
