@@ -95,7 +95,7 @@ static loom_status save(gpt_trainer *t)
 
 static void write_metrics(gpt_trainer *t, int64_t step, const gpt_step *r)
 {
-    char experts[96];
+    char experts[128];
     loom_step_metrics metrics = {.step = step,
                                  .tokens = r->tokens,
                                  .loss = r->loss,
@@ -105,7 +105,8 @@ static void write_metrics(gpt_trainer *t, int64_t step, const gpt_step *r)
 
     memcpy(metrics.seconds, r->breakdown, sizeof metrics.seconds);
     if (t->run->model.moe.experts > 0) {
-        snprintf(experts, sizeof experts, "\"expert_load_most\":%.4f,\"expert_idle\":%.4f", r->load.most, r->load.idle);
+        snprintf(experts, sizeof experts, "\"expert_load_most\":%.4f,\"expert_idle\":%.4f,\"expert_dropped\":%.6f", r->load.most, r->load.idle,
+                 r->load.dropped);
         metrics.extra = experts;
     }
     if (loom_monitor_write(t->monitor, &metrics) < 0)

@@ -104,6 +104,8 @@ static void print_line(const gpt_trainer *t, int64_t step, const gpt_step *r, co
            r->grad_norm, r->lr, (double)r->tokens / r->seconds, r->seconds * 1e3);
     if (t->run->model.moe.experts > 0)
         printf("  busiest expert %.2f of the mean", r->load.most);
+    if (t->run->experts.capacity_factor > 0)
+        printf("  dropped %.2f%%", 100 * r->load.dropped);
     printf("  left %d:%02d%s", (int)(left_s / 60), (int)left_s % 60, end);
     fflush(stdout);
 }

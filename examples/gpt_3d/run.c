@@ -175,6 +175,20 @@ static void read_layout(run_reader *r)
         loom_layout_read(r->reader, loom_read_map(r->reader, r->root, "layout"), r->model, r->world, layout);
 }
 
+static void read_experts(run_reader *r)
+{
+    const char *const dispatchers[] = {loom_ep_dispatcher_name(LOOM_EP_ALLTOALL), loom_ep_dispatcher_name(LOOM_EP_ALLGATHER), NULL};
+    const loom_node *map = loom_read_map(r->reader, r->root, "moe");
+    loom_ep_config *experts = &r->run->experts;
+    int dispatcher = LOOM_EP_ALLTOALL;
+
+    loom_read_choice(r->reader, map, "dispatch", dispatchers, &dispatcher);
+    loom_read_f64(r->reader, map, "capacity_factor", 0, 1e6, &experts->capacity_factor);
+    experts->dispatcher = (loom_ep_dispatcher)dispatcher;
+    if (map && r->model && r->model->moe.experts == 0)
+        loom_reader_problem(r->reader, map, "moe: %s has no experts", r->model->name);
+}
+
 static void read_output(run_reader *r)
 {
     const loom_node *map = loom_read_map(r->reader, r->root, "output");
@@ -201,6 +215,7 @@ static void read_run(run_reader *r)
     read_path(r, r->root, "", "init", r->run->init);
     read_data(r);
     read_train(r);
+    read_experts(r);
     read_layout(r);
     read_output(r);
     loom_read_choice(r->reader, r->root, "device", devices, &device);

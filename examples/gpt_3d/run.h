@@ -21,6 +21,7 @@ typedef struct gpt_run {
         double lr, min_lr;
         loom_adamw_config adamw;
     } train;
+    loom_ep_config experts; /* how tokens reach them */
     loom_layout layout; /* resolved and checked for the world; not yet when it is to be planned */
     bool planned;       /* layout: auto. gpt_plan() fills the layout */
     char topology[GPT_PATH_BYTES]; /* what a plan is made for; "": measured */

@@ -107,7 +107,8 @@ static loom_status open_chunks(gpt_stage *stage, const loom_schedule *schedule)
     return LOOM_OK;
 }
 
-loom_status gpt_stage_open(const loom_model *model, loom_mesh *mesh, loom_tp *tp, const loom_schedule *schedule, int32_t separator, gpt_stage **stage)
+loom_status gpt_stage_open(const loom_model *model, loom_mesh *mesh, loom_tp *tp, const loom_schedule *schedule, const gpt_stage_options *options,
+                           gpt_stage **stage)
 {
     gpt_stage *s = calloc(1, sizeof *s);
     loom_status status;
@@ -118,11 +119,11 @@ loom_status gpt_stage_open(const loom_model *model, loom_mesh *mesh, loom_tp *tp
     s->mesh = mesh;
     s->tp = tp;
     s->device = loom_stream_device(tp->compute);
-    s->separator = separator;
+    s->separator = options->separator;
     s->recompute = mesh->layout.recompute == LOOM_RECOMPUTE_FULL;
     s->micro_batches = loom_layout_micro_batches(&mesh->layout);
     gpt_shape_init(&s->shape, model, tp, mesh->layout.micro_batch, mesh->layout.seq);
-    status = model->moe.experts > 0 ? loom_ep_open(mesh, tp->kernels, tp->compute, &s->ep) : LOOM_OK;
+    status = model->moe.experts > 0 ? loom_ep_open(mesh, tp->kernels, tp->compute, &options->experts, &s->ep) : LOOM_OK;
     s->shape.ep = s->ep;
     if (status == LOOM_OK)
         status = open_chunks(s, schedule);

@@ -66,8 +66,15 @@ typedef struct gpt_stage {
     loom_monitor *monitor;
 } gpt_stage;
 
+/* How this run treats its tokens. */
+typedef struct gpt_stage_options {
+    int32_t separator;      /* that ends a document, or GPT_NO_SEPARATOR */
+    loom_ep_config experts; /* how tokens reach them */
+} gpt_stage_options;
+
 /* Declares parameters, allocates nothing of the device yet: loom_dp_open(&stage->params) comes between. */
-loom_status gpt_stage_open(const loom_model *model, loom_mesh *mesh, loom_tp *tp, const loom_schedule *schedule, int32_t separator, gpt_stage **stage);
+loom_status gpt_stage_open(const loom_model *model, loom_mesh *mesh, loom_tp *tp, const loom_schedule *schedule, const gpt_stage_options *options,
+                           gpt_stage **stage);
 /* Activations, workspace, logits. */
 loom_status gpt_stage_allocate(gpt_stage *stage);
 void gpt_stage_close(gpt_stage *stage); /* accepts NULL */

@@ -56,11 +56,12 @@ static loom_status open_model(gpt_trainer *t)
 {
     const gpt_run *run = t->run;
     loom_dp_config dp = {.adamw = run->train.adamw};
+    gpt_stage_options options = {.separator = separator(run), .experts = run->experts};
     loom_stage_ops ops;
 
     TRY(loom_tp_open(t->mesh, t->kernels, t->compute, &t->tp));
     TRY(loom_schedule_for_layout(&run->layout, &t->schedule));
-    TRY(gpt_stage_open(&run->model, t->mesh, t->tp, t->schedule, separator(run), &t->stage));
+    TRY(gpt_stage_open(&run->model, t->mesh, t->tp, t->schedule, &options, &t->stage));
     TRY(loom_dp_open(t->mesh, &t->stage->params, &dp, t->compute, &t->dp));
     TRY(gpt_stage_allocate(t->stage));
     TRY(watch_cp_groups(t));

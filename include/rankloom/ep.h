@@ -11,8 +11,18 @@
  * caller may compute something else (shared experts). Every rank of ep and etp makes every call, also with no token: the counts are exchanged
  * first, and a rank that gets none takes part with zero rows. No token is dropped, whatever the load: buffers grow.
  *
- * The choice depends on a token's logits alone, and the sum over its experts has the order of the choice, best first, whatever rank they are on.
- * Two runs of one layout give the same bits.
+ * Two dispatchers, and the bytes that a rank hands to others in forward; backward is as much again (loom_ep_dispatcher), with n = ep, T tokens here:
+ *   alltoall   counts, 4 experts (n - 1)/n; then 4 hidden for each choice whose expert is elsewhere, and as much for each choice of others that is here
+ *   allgather  counts, 4 (n - 1); (n - 1) T 4 (hidden + 2 top_k) of tokens with their choices; of the sums 4 hidden for each token of the others.
+ *              Backward: 4 (hidden) there, 4 (hidden + top_k) back
+ *   and with etp, what arrived goes also to the other etp ranks, and parts of the sum come back.
+ *
+ * Dropping is an option (capacity_factor): an expert has room for ceil(capacity_factor * tokens * top_k / experts) choices of each sequence, and serves
+ * them in the order of the sequence, a token's best choice first. What finds no room adds nothing to its token; the weights of the token's other
+ * choices stay. So what is dropped depends on no layout and on no later token. Balance loss and loads count choices, dropped or not.
+ *
+ * The choice depends on a token's logits alone. The sum over its experts has the order of the choice, best first, whatever rank they are on; with
+ * allgather each rank sums its own, and these parts are added in rank order. Two runs of one layout give the same bits.
  *
  * The balance loss is 'switch': E / k * sum over experts of (share of the choices that went to e, the sum over e being k) * (mean score of e), over
  * all tokens of one micro-batch, on whatever tp and cp ranks they are; or 'sequence': the same inside each sequence, with scores divided by
@@ -30,7 +40,16 @@ typedef struct loom_ep loom_ep;                 /* what the layers of one model 
 typedef struct loom_moe_layer loom_moe_layer;   /* one layer of experts and its router; opaque */
 typedef struct loom_moe_record loom_moe_record; /* what a layer keeps from forward to backward, for one micro-batch; opaque */
 
-LOOM_API loom_status loom_ep_open(loom_mesh *mesh, loom_kernels *kernels, loom_stream *compute, loom_ep **ep);
+typedef enum loom_ep_dispatcher { LOOM_EP_ALLTOALL, LOOM_EP_ALLGATHER, LOOM_EP_DISPATCHERS } loom_ep_dispatcher;
+LOOM_API const char *loom_ep_dispatcher_name(loom_ep_dispatcher dispatcher); /* "alltoall", "allgather" */
+
+typedef struct loom_ep_config {
+    loom_ep_dispatcher dispatcher;
+    double capacity_factor; /* 0: nothing is dropped */
+} loom_ep_config;
+
+/* `config` NULL: all zeros. */
+LOOM_API loom_status loom_ep_open(loom_mesh *mesh, loom_kernels *kernels, loom_stream *compute, const loom_ep_config *config, loom_ep **ep);
 LOOM_API void loom_ep_close(loom_ep *ep); /* accepts NULL; after its layers and records */
 
 /* How the tokens of a micro-batch lie on this cp rank: rows [sequences, seq]. */
@@ -82,8 +101,10 @@ LOOM_API loom_status loom_moe_combine_backward(loom_moe_layer *layer, loom_moe_r
 
 /* The layer's balance loss of this micro-batch, without its coefficient: the same on every tp and cp rank. Valid from dispatch_backward on; waits. */
 LOOM_API loom_status loom_moe_balance(loom_moe_layer *layer, const loom_moe_record *record, double *value);
-/* The chosen experts [tokens, top_k], best first, and how many rows each rank of ep was sent and sent here: borrowed. For tests and tools. */
+/* The chosen experts [tokens, top_k], best first, -1 of padding; the same with -1 for what was dropped; and how many rows each rank of ep was sent and
+ * sent here (choices, or with allgather tokens): borrowed. For tests and tools. */
 LOOM_API const int32_t *loom_moe_ids(const loom_moe_record *record);
+LOOM_API const int32_t *loom_moe_kept(const loom_moe_record *record);
 LOOM_API const size_t *loom_moe_sent(const loom_moe_record *record);
 LOOM_API const size_t *loom_moe_received(const loom_moe_record *record);
 
@@ -91,6 +112,7 @@ LOOM_API const size_t *loom_moe_received(const loom_moe_record *record);
 typedef struct loom_ep_load {
     double most; /* choices of the busiest expert over the mean of its layer: the worst layer's */
     double idle; /* share of experts that no token chose: the worst stage's */
+    double dropped; /* share of all choices that found no room */
 } loom_ep_load;
 
 /* A step is: begin, micro-batches, (the optimizer,) finish. `losses`: how many tokens' losses a micro-batch sums, on the average of the global batch;

@@ -156,9 +156,13 @@ enum {
     LOOM_RECORD_OFFSETS,
     LOOM_RECORD_COUNTS,
     LOOM_RECORD_TABLES,
+    LOOM_RECORD_FIRST_ROWS,
     LOOM_RECORD_INTEGERS,
 };
 LOOM_API void loom_record_counts(const loom_expert_shape *shape, int64_t floats[LOOM_RECORD_FLOATS], int64_t integers[LOOM_RECORD_INTEGERS]);
+
+/* Doubles of a stage's loads behind the counts of its experts. */
+enum { LOOM_LOAD_TOTALS = 6 };
 
 /* What depends on the load: `choices` made here, `arrived` rows from this rank's ep group, `rows` those of all etp ranks. Of a record the first four,
  * of the stage the others. 0: not needed. */

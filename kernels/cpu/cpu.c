@@ -33,6 +33,101 @@ static loom_status library_gemm(loom_kernels *kernels, const loom_gemm_args *a, 
     return status == LOOM_OK ? cpu->gemm_library->run(cpu, cpu->gemm_state, a) : status;
 }
 
+static int64_t stride_or(int64_t stride, int64_t tight)
+{
+    return stride ? stride : tight;
+}
+
+loom_gemm_args loom_cpu_product_of_group(const loom_grouped_gemm_args *a, int64_t group)
+{
+    int64_t first = a->offset_G1[group], rows = a->offset_G1[group + 1] - first, lda = stride_or(a->lda, a->ragged_k ? a->m : a->k);
+    int64_t ldb = stride_or(a->ldb, a->transpose_b ? a->k : a->n), ldc = stride_or(a->ldc, a->n);
+
+    if (a->ragged_k)
+        return (loom_gemm_args){.c_MN = a->c + group * a->stride_c,
+                                .a_MK = a->a + first * lda,
+                                .b_KN = a->b + first * ldb,
+                                .m = a->m,
+                                .n = a->n,
+                                .k = rows,
+                                .lda = lda,
+                                .ldb = ldb,
+                                .ldc = ldc,
+                                .transpose_a = true,
+                                .accumulate = a->accumulate};
+    return (loom_gemm_args){.c_MN = a->c + first * ldc,
+                            .a_MK = a->a + first * lda,
+                            .b_KN = a->b + group * a->stride_b,
+                            .m = rows,
+                            .n = a->n,
+                            .k = a->k,
+                            .lda = lda,
+                            .ldb = ldb,
+                            .ldc = ldc,
+                            .transpose_b = a->transpose_b,
+                            .accumulate = a->accumulate};
+}
+
+/* Products of so many multiplications and more a library makes faster one by one, each by all threads; of smaller ones each thread had better take
+ * its own. A library keeps what it made for a shape, and ragged groups come in any size: whole blocks of rows and a rest keep the shapes few. */
+enum { LARGE_PRODUCT = 4 << 20, ROWS_BLOCK = 64 };
+
+static bool one_by_one(const loom_cpu *cpu, const loom_grouped_gemm_args *a)
+{
+    int64_t rows = a->groups ? (a->offset_G1[a->groups] - a->offset_G1[0]) / a->groups : 0;
+
+    return cpu->threads == 1 || rows * a->n * (a->ragged_k ? a->m : a->k) >= LARGE_PRODUCT;
+}
+
+/* Rows [first, first + rows) of a group. */
+static loom_status multiply_rows(loom_cpu *cpu, const loom_grouped_gemm_args *a, int64_t group, int64_t first, int64_t rows)
+{
+    loom_gemm_args product = loom_cpu_product_of_group(a, group);
+
+    if (rows == 0)
+        return LOOM_OK;
+    product.a_MK += first * product.lda;
+    if (a->ragged_k) {
+        product.b_KN += first * product.ldb;
+        product.k = rows;
+        product.accumulate |= first > 0;
+    } else {
+        product.c_MN += first * product.ldc;
+        product.m = rows;
+    }
+    return cpu->gemm_library->run(cpu, cpu->gemm_state, &product);
+}
+
+/* Of no rows the sum is 0. */
+static loom_status multiply_nothing(loom_cpu *cpu, const loom_grouped_gemm_args *a, int64_t group)
+{
+    loom_gemm_args product = loom_cpu_product_of_group(a, group);
+
+    return a->ragged_k ? cpu->ops->gemm(cpu, &product) : LOOM_OK;
+}
+
+static loom_status multiply_group(loom_cpu *cpu, const loom_grouped_gemm_args *a, int64_t group)
+{
+    int64_t rows = a->offset_G1[group + 1] - a->offset_G1[group], blocks = rows - rows % ROWS_BLOCK;
+    loom_status status = rows == 0 ? multiply_nothing(cpu, a, group) : multiply_rows(cpu, a, group, 0, blocks);
+
+    return status < 0 ? status : multiply_rows(cpu, a, group, blocks, rows - blocks);
+}
+
+static loom_status library_grouped_gemm(loom_kernels *kernels, const loom_grouped_gemm_args *a, loom_stream *stream)
+{
+    loom_cpu *cpu = (loom_cpu *)kernels;
+    loom_status status = loom_check_grouped_gemm(a);
+
+    if (status == LOOM_OK)
+        status = loom_kernel_begin(stream);
+    if (status == LOOM_OK && !one_by_one(cpu, a))
+        return cpu->ops->grouped_gemm(cpu, a);
+    for (int64_t g = 0; status == LOOM_OK && g < a->groups; g++)
+        status = multiply_group(cpu, a, g);
+    return status;
+}
+
 loom_status loom_cpu_gemm_bias(loom_cpu *cpu, const loom_gemm_args *a)
 {
     loom_status status = LOOM_OK;
@@ -143,6 +238,7 @@ static loom_status choose_gemm_library(const char *wanted, loom_cpu *cpu)
             cpu->gemm_library = library;
             cpu->table.gemm_library = library->name;
             cpu->table.gemm = library_gemm;
+            cpu->table.grouped_gemm = library_grouped_gemm;
             return LOOM_OK;
         }
         if (!is_auto(wanted) || status != LOOM_E_UNSUPPORTED)

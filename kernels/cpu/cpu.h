@@ -46,6 +46,9 @@ loom_status loom_cpu_workspace(loom_cpu *cpu, size_t bytes, void **workspace);
 /* LOOM_E_INVALID if one of rows[count] is not a row of a table of `table_rows`. rows may be NULL: nothing to check. */
 loom_status loom_cpu_check_rows(const char *operation, const int32_t *rows, int64_t count, int64_t table_rows);
 
+/* Group `group` as an ordinary product. */
+loom_gemm_args loom_cpu_product_of_group(const loom_grouped_gemm_args *a, int64_t group);
+
 /* bias added to the rows of a product that a library made without it. */
 loom_status loom_cpu_gemm_bias(loom_cpu *cpu, const loom_gemm_args *a);
 

@@ -17,37 +17,6 @@ static int64_t rows_of_group(const loom_grouped_gemm_args *a, int64_t group)
     return a->offset_G1[group + 1] - a->offset_G1[group];
 }
 
-/* Group `group` as an ordinary product. */
-static loom_gemm_args product_of_group(const loom_grouped_gemm_args *a, int64_t group)
-{
-    int64_t first = a->offset_G1[group], rows = rows_of_group(a, group), lda = or_tight(a->lda, a->ragged_k ? a->m : a->k);
-    int64_t ldb = or_tight(a->ldb, a->transpose_b ? a->k : a->n), ldc = or_tight(a->ldc, a->n);
-
-    if (a->ragged_k)
-        return (loom_gemm_args){.c_MN = a->c + group * a->stride_c,
-                                .a_MK = a->a + first * lda,
-                                .b_KN = a->b + first * ldb,
-                                .m = a->m,
-                                .n = a->n,
-                                .k = rows,
-                                .lda = lda,
-                                .ldb = ldb,
-                                .ldc = ldc,
-                                .transpose_a = true,
-                                .accumulate = a->accumulate};
-    return (loom_gemm_args){.c_MN = a->c + first * ldc,
-                            .a_MK = a->a + first * lda,
-                            .b_KN = a->b + group * a->stride_b,
-                            .m = rows,
-                            .n = a->n,
-                            .k = a->k,
-                            .lda = lda,
-                            .ldb = ldb,
-                            .ldc = ldc,
-                            .transpose_b = a->transpose_b,
-                            .accumulate = a->accumulate};
-}
-
 /* Which group a piece belongs to: the last whose first piece is not beyond it. */
 static int64_t group_of_piece(const grouped *g, int64_t piece)
 {
@@ -92,7 +61,7 @@ static void piece_task(const void *context, int64_t task, int thread)
 {
     const grouped *g = context;
     int64_t group = group_of_piece(g, task), piece = task - g->first_piece[group];
-    const loom_gemm_args a = product_of_group(g->a, group);
+    const loom_gemm_args a = loom_cpu_product_of_group(g->a, group);
     int64_t row = piece / g->column_pieces * PIECE_ROWS, column = piece % g->column_pieces * PIECE_COLUMNS;
     block_product p = {
         .a = &a,

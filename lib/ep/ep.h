@@ -13,6 +13,7 @@ typedef struct loom_ep_buffer {
 } loom_ep_buffer;
 
 struct loom_ep {
+    loom_ep_config config;
     loom_mesh *mesh;
     loom_device *device;
     loom_kernels *kernels;
@@ -29,16 +30,22 @@ struct loom_ep {
     loom_ep_buffer partial;   /* what each etp rank computed of this rank's rows */
     loom_ep_buffer of_expert; /* results, or gradients, sorted by local expert */
 
-    loom_ep_shape shape;  /* its positions are own */
+    loom_ep_shape shape;
+    int32_t *positions, *place_of_position; /* [cp, seq] of the tokens of a sequence, and the other way round: rank * seq + number there */
     int64_t counted;      /* tokens of each sequence here that are no padding: the first */
     int64_t whole_tokens; /* of a whole micro-batch, without padding */
     double losses;        /* of a micro-batch; 0: whole_tokens */
 
     loom_moe_layer **layer;
     int layers;
-    double *loads; /* device: [layers][experts] choices in this step, and room for a loom_ep_load */
+    double *loads; /* device: [layers][experts] choices in this step, those of them that were dropped, and room for a loom_ep_load */
     double *counted_choices; /* host: the same, of this rank */
 };
+
+/* One side of an exchange: rows for or from each rank, and where they begin. */
+typedef struct loom_ep_rows {
+    const size_t *count, *at;
+} loom_ep_rows;
 
 /* One expert of this rank. */
 typedef struct loom_ep_expert {
@@ -65,7 +72,9 @@ struct loom_moe_record {
     float *logits_TE, *scores_TE, *lse_T, *dlogits_TE, *weights_TK, *dweights_TK, *returned_RD;
     float *stats, *slopes; /* counts and score sums of the micro-batch, [2][unit][expert], and what the balance loss makes of them */
     int32_t *integers;
-    int32_t *ids_TK, *rows_TK, *order_R, *offsets_E, *counts_E; /* row of each choice, choice of each row, first row of each expert */
+    int32_t *ids_TK, *kept_TK; /* choices; those that are not dropped, else -1: the same where nothing is dropped */
+    int32_t *rows_TK, *order_R, *offsets_E, *counts_E; /* row of each choice, choice of each row, first row of each expert */
+    int32_t *all_choices, *host_choices; /* of the whole micro-batch, where some may be dropped: [cp][tp][tokens, top_k] */
     int32_t *tables; /* counts of [etp][ep][local expert], who sends what here */
     double *balance; /* the loss, as gradients see it */
 
@@ -73,17 +82,27 @@ struct loom_moe_record {
     int32_t *host_offsets, *host_counts, *host_tables;
     size_t *sent, *received, *sent_at, *received_at; /* [ep] rows */
     size_t *of_etp, *of_etp_at;                      /* [etp] rows that arrived at each member */
-    int64_t *expert_rows;                            /* [experts_here] */
-    int64_t rows;                                    /* their sum */
+    int32_t *rows_E1, *host_rows_E1; /* [experts_here + 1] first row of each expert that is here; on the device, and on the host */
+    int64_t rows;                    /* of all of them */
     int64_t choices;                                 /* of this rank's tokens that go to an expert */
+    int64_t *chosen;                                 /* [experts] choices of this rank's tokens, dropped or not */
     loom_ep_buffer x, wide, active; /* by local expert: input, gate and up side by side, activation */
-    loom_ep_buffer places;          /* int32: for each row as gathered its place among the rows by expert, then the reverse */
+    loom_ep_buffer out, all_weights, all_ids; /* of the all-gather dispatcher: results by local expert; weights and int32 choices of all tokens */
+    loom_ep_buffer places;          /* int32: for each row as gathered its place among the rows by expert, then the reverse; or, of all tokens, the
+                                       choice of each row and the row of each choice */
 };
 
 /* open.c: at least `count` elements, `balanced` and in steps from there; what was there is lost. Waits for both streams before it lets go of memory. */
 loom_status loom_ep_reserve(loom_ep *ep, loom_ep_buffer *buffer, int64_t count, int64_t balanced);
 
-/* exchange.c. The counts of record->ids_TK travel, and the record says who sends what to whom. */
+/* capacity.c: record->kept_TK from ids_TK. Collective over tp and cp. */
+loom_status loom_ep_drop(loom_ep *ep, const loom_moe *moe, loom_moe_record *record);
+int64_t loom_ep_room(const loom_ep *ep, const loom_moe *moe); /* of an expert, for a sequence */
+int64_t loom_ep_choices_count(const loom_ep *ep, int64_t top_k); /* of record->all_choices */
+
+/* exchange.c. record->kept_TK sorted by expert, and counted. */
+loom_status loom_ep_count(loom_ep *ep, loom_moe_record *record);
+/* The counts travel, and the record says who sends what to whom. */
 loom_status loom_ep_plan(loom_ep *ep, loom_moe_record *record);
 /* Rows in ep->leaving go to their experts, on their way to to_RD [record->rows, hidden]; with only one rank they are there already. */
 loom_status loom_ep_send_out(loom_ep *ep, loom_moe_record *record, float *to_RD);
@@ -95,6 +114,24 @@ loom_status loom_ep_send_back(loom_ep *ep, loom_moe_record *record, const float 
 loom_status loom_ep_wait_back(loom_ep *ep);
 /* Nothing travels: every expert is on this rank alone. */
 bool loom_ep_alone(const loom_ep *ep);
+
+/* Pieces of exchanges. The streams of tokens and of compute follow each other; rows of this rank go to every rank of `comm`; rows of every rank go
+ * home, where they land side by side; and such parts are added in rank order: to [count] = the parts in ep->partial. */
+loom_status loom_ep_comm_after_compute(loom_ep *ep);
+loom_status loom_ep_compute_after_comm(loom_ep *ep);
+loom_status loom_ep_gather(loom_ep *ep, loom_comm *comm, loom_dtype dtype, int64_t width, const void *from, loom_ep_rows all, void *to);
+loom_status loom_ep_scatter(loom_ep *ep, loom_comm *comm, int64_t width, const float *from, loom_ep_rows all, float *to);
+loom_status loom_ep_sum_parts(loom_ep *ep, int parts, int64_t count, float *to);
+int64_t loom_ep_arrived_rows(const loom_ep *ep, const loom_moe_record *record); /* at this rank over ep */
+float *loom_ep_by_source(const loom_ep *ep);                                    /* where rows lie by source rank, those of all etp ranks */
+
+/* gathered.c: the same layer by the all-gather dispatcher. */
+bool loom_ep_gathers(const loom_ep *ep);
+loom_status loom_ep_gathered_dispatch(loom_ep *ep, loom_moe_record *record, const float *x);
+loom_status loom_ep_gathered_compute(loom_moe_layer *layer, loom_moe_record *record);
+loom_status loom_ep_gathered_combine(loom_ep *ep, const loom_moe_record *record, float *y, bool accumulate);
+loom_status loom_ep_gathered_dispatch_backward(loom_ep *ep, loom_moe_record *record, const float *dy);
+loom_status loom_ep_gathered_compute_backward(loom_moe_layer *layer, loom_moe_record *record);
 
 /* experts.c: out [rows, hidden] of the rows in record->x; and the gradients: d is that of the results on entry, of x on return. */
 loom_status loom_ep_experts(loom_moe_layer *layer, loom_moe_record *record, float *out);

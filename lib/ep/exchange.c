@@ -8,6 +8,7 @@
 #include "core/try.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 bool loom_ep_alone(const loom_ep *ep)
 {
@@ -20,14 +21,14 @@ static bool arrives_sorted(const loom_moe_record *r)
     return r->experts_here == 1;
 }
 
-static loom_status comm_after_compute(loom_ep *ep)
+loom_status loom_ep_comm_after_compute(loom_ep *ep)
 {
     loom_status status = loom_event_record(ep->computed, ep->compute);
 
     return status < 0 ? status : loom_stream_wait_event(ep->comm, ep->computed);
 }
 
-static loom_status compute_after_comm(loom_ep *ep)
+loom_status loom_ep_compute_after_comm(loom_ep *ep)
 {
     loom_status status = loom_event_record(ep->communicated, ep->comm);
 
@@ -49,6 +50,13 @@ static void assume_balance(loom_moe_record *r)
         r->host_tables[i] = r->host_counts[loom_comm_rank(r->ep->ep) * r->experts_here + i % r->experts_here];
 }
 
+/* Where nothing was dropped. */
+static void all_chosen(loom_moe_record *r)
+{
+    for (int64_t e = 0; e < r->experts; e++)
+        r->chosen[e] = r->host_counts[e];
+}
+
 /* How many choices of this rank each expert has: the distances of their first rows. */
 static loom_status read_counts(loom_ep *ep, loom_moe_record *r)
 {
@@ -57,6 +65,7 @@ static loom_status read_counts(loom_ep *ep, loom_moe_record *r)
 
     if (loom_device_get_kind(ep->device) == LOOM_DRY) {
         assume_balance(r);
+        all_chosen(r);
         return LOOM_OK;
     }
     LOOM_TRY(loom_stream_copy(ep->compute, r->host_offsets, r->offsets_E, (experts + 1) * sizeof *r->host_offsets));
@@ -64,6 +73,8 @@ static loom_status read_counts(loom_ep *ep, loom_moe_record *r)
     r->choices = r->host_offsets[experts];
     for (size_t e = 0; e < experts; e++)
         r->host_counts[e] = r->host_offsets[e + 1] - r->host_offsets[e];
+    if (r->kept_TK == r->ids_TK)
+        all_chosen(r);
     return loom_stream_copy(ep->compute, r->counts_E, r->host_counts, experts * sizeof *r->host_counts);
 
 fail:
@@ -77,7 +88,7 @@ static loom_status exchange_counts(loom_ep *ep, loom_moe_record *r)
     size_t experts = (size_t)r->experts;
     loom_status status;
 
-    LOOM_TRY(comm_after_compute(ep));
+    LOOM_TRY(loom_ep_comm_after_compute(ep));
     LOOM_TRY(loom_all_to_all(ep->ep, r->counts_E, mine, (size_t)r->experts_here, LOOM_I32, ep->comm));
     LOOM_TRY(loom_all_gather(ep->etp, mine, r->tables, experts, LOOM_I32, ep->comm));
     if (loom_device_get_kind(ep->device) == LOOM_DRY)
@@ -121,13 +132,12 @@ static void read_tables(loom_ep *ep, loom_moe_record *r)
     offsets_of(r->sent, ep->ep_size, r->sent_at);
     offsets_of(r->received, ep->ep_size, r->received_at);
     offsets_of(r->of_etp, ep->etp_size, r->of_etp_at);
-    r->rows = 0;
     for (int64_t e = 0; e < here; e++) {
-        r->expert_rows[e] = 0;
+        r->host_rows_E1[e + 1] = r->host_rows_E1[e];
         for (int64_t source = 0; source < (int64_t)ep->ep_size * ep->etp_size; source++)
-            r->expert_rows[e] += r->host_tables[source * here + e];
-        r->rows += r->expert_rows[e];
+            r->host_rows_E1[e + 1] += r->host_tables[source * here + e];
     }
+    r->rows = r->host_rows_E1[here];
 }
 
 /* --- places -------------------------------------------------------------------------------------------------------------------------- */
@@ -136,12 +146,9 @@ static void read_tables(loom_ep *ep, loom_moe_record *r)
 static void fill_places(const loom_moe_record *r, int32_t *next, int32_t *places, int32_t *sources)
 {
     int64_t blocks = (int64_t)r->ep->ep_size * r->ep->etp_size * r->experts_here;
-    int32_t begin = 0, row = 0;
+    int32_t row = 0;
 
-    for (int64_t e = 0; e < r->experts_here; e++) {
-        next[e] = begin;
-        begin += (int32_t)r->expert_rows[e];
-    }
+    memcpy(next, r->host_rows_E1, (size_t)r->experts_here * sizeof *next);
     for (int64_t block = 0; block < blocks; block++)
         for (int32_t i = 0; i < r->host_tables[block]; i++, row++) {
             places[row] = next[block % r->experts_here]++;
@@ -179,7 +186,7 @@ static const int32_t *places_of(const loom_moe_record *r)
     return (const int32_t *)(const void *)r->places.data;
 }
 
-static int64_t arrived_rows(const loom_ep *ep, const loom_moe_record *r)
+int64_t loom_ep_arrived_rows(const loom_ep *ep, const loom_moe_record *r)
 {
     return (int64_t)r->of_etp[loom_comm_rank(ep->etp)];
 }
@@ -193,14 +200,14 @@ static loom_status reserve_rows(loom_ep *ep, loom_moe_record *r)
     int64_t count[LOOM_ROWS_BUFFERS];
     loom_status status;
 
-    loom_rows_counts(&r->shape, r->choices, arrived_rows(ep, r), r->rows, count);
+    loom_rows_counts(&r->shape, r->choices, loom_ep_arrived_rows(ep, r), r->rows, count);
     for (int i = 0; i < LOOM_ROWS_BUFFERS; i++)
         if ((status = loom_ep_reserve(ep, buffer[i], count[i], r->balanced[i])) < 0)
             return status;
     return LOOM_OK;
 }
 
-loom_status loom_ep_plan(loom_ep *ep, loom_moe_record *r)
+loom_status loom_ep_count(loom_ep *ep, loom_moe_record *r)
 {
     loom_kernels *k = ep->kernels;
     loom_status status;
@@ -209,13 +216,23 @@ loom_status loom_ep_plan(loom_ep *ep, loom_moe_record *r)
                                  &(loom_sort_assignments_args){.order_R = r->order_R,
                                                                .position_A = r->rows_TK,
                                                                .offset_E1 = r->offsets_E,
-                                                               .expert_A = r->ids_TK,
+                                                               .expert_A = r->kept_TK,
                                                                .assignments = r->tokens * r->top_k,
                                                                .experts = r->experts},
                                  ep->compute));
-    LOOM_TRY(read_counts(ep, r));
+    return read_counts(ep, r);
+
+fail:
+    return status;
+}
+
+loom_status loom_ep_plan(loom_ep *ep, loom_moe_record *r)
+{
+    loom_status status;
+
     LOOM_TRY(exchange_counts(ep, r));
     read_tables(ep, r);
+    LOOM_TRY(loom_stream_copy(ep->compute, r->rows_E1, r->host_rows_E1, (size_t)(r->experts_here + 1) * sizeof *r->rows_E1));
     LOOM_TRY(reserve_rows(ep, r));
     return make_places(ep, r);
 
@@ -225,13 +242,8 @@ fail:
 
 /* --- rows ------------------------------------------------------------------------------------------------------------------------------ */
 
-/* One side of an exchange: rows for or from each rank, and where they begin. */
-typedef struct rows_of_ranks {
-    const size_t *count, *at;
-} rows_of_ranks;
-
-/* Rows of `hidden` instead of elements. */
-static loom_status move_rows(loom_comm *comm, int64_t hidden, const float *from, rows_of_ranks send, float *to, rows_of_ranks receive,
+/* Rows of `width` elements instead of elements. */
+static loom_status move_rows(loom_comm *comm, loom_dtype dtype, int64_t width, const void *from, loom_ep_rows send, void *to, loom_ep_rows receive,
                              loom_stream *stream)
 {
     int size = loom_comm_size(comm);
@@ -241,53 +253,90 @@ static loom_status move_rows(loom_comm *comm, int64_t hidden, const float *from,
     if (!scaled)
         return loom_fail(LOOM_E_MEMORY, "no memory for the counts of %d ranks", size);
     for (int i = 0; i < size; i++) {
-        scaled[i] = send.count[i] * (size_t)hidden;
-        scaled[size + i] = send.at[i] * (size_t)hidden;
-        scaled[2 * size + i] = receive.count[i] * (size_t)hidden;
-        scaled[3 * size + i] = receive.at[i] * (size_t)hidden;
+        scaled[i] = send.count[i] * (size_t)width;
+        scaled[size + i] = send.at[i] * (size_t)width;
+        scaled[2 * size + i] = receive.count[i] * (size_t)width;
+        scaled[3 * size + i] = receive.at[i] * (size_t)width;
     }
-    status = loom_all_to_all_v(comm, from, scaled, scaled + size, to, scaled + 2 * size, scaled + 3 * size, LOOM_F32, stream);
+    status = loom_all_to_all_v(comm, from, scaled, scaled + size, to, scaled + 2 * size, scaled + 3 * size, dtype, stream);
     free(scaled);
     return status;
 }
 
-/* The same `rows` for every rank of etp: from one place (gathering), or to places one behind the other. */
-static loom_status over_etp(loom_ep *ep, const loom_moe_record *r, bool gather, const float *from, float *to)
+/* This rank's share of `all`, `step` of it further for each rank: its rows once for all, or parts of them side by side. The caller frees own->count. */
+static loom_status own_rows(loom_comm *comm, loom_ep_rows all, int step, loom_ep_rows *own)
 {
-    size_t rows = (size_t)arrived_rows(ep, r);
-    size_t *same = malloc(2 * (size_t)ep->etp_size * sizeof *same);
-    rows_of_ranks own = {same, same ? same + ep->etp_size : NULL}, all = {r->of_etp, r->of_etp_at};
+    size_t size = (size_t)loom_comm_size(comm), *same = malloc(2 * size * sizeof *same), rows = all.count[loom_comm_rank(comm)];
+
+    *own = (loom_ep_rows){0};
+    if (!same)
+        return loom_fail(LOOM_E_MEMORY, "no memory for the counts of %zu ranks", size);
+    for (size_t i = 0; i < size; i++) {
+        same[i] = rows;
+        same[size + i] = i * (size_t)step * rows;
+    }
+    *own = (loom_ep_rows){same, same + size};
+    return LOOM_OK;
+}
+
+loom_status loom_ep_gather(loom_ep *ep, loom_comm *comm, loom_dtype dtype, int64_t width, const void *from, loom_ep_rows all, void *to)
+{
+    loom_ep_rows own;
+    loom_status status = own_rows(comm, all, 0, &own);
+
+    if (status < 0)
+        return status;
+    status = move_rows(comm, dtype, width, from, own, to, all, ep->comm);
+    free((void *)own.count);
+    return status;
+}
+
+loom_status loom_ep_scatter(loom_ep *ep, loom_comm *comm, int64_t width, const float *from, loom_ep_rows all, float *to)
+{
+    loom_ep_rows own;
+    loom_status status = own_rows(comm, all, 1, &own);
+
+    if (status < 0)
+        return status;
+    status = move_rows(comm, LOOM_F32, width, from, all, to, own, ep->comm);
+    free((void *)own.count);
+    return status;
+}
+
+loom_status loom_ep_sum_parts(loom_ep *ep, int parts, int64_t count, float *to)
+{
+    loom_kernels *k = ep->kernels;
+    const float *sum = ep->partial.data;
     loom_status status;
 
-    if (!same)
-        return loom_fail(LOOM_E_MEMORY, "no memory for the counts of %d ranks", ep->etp_size);
-    for (int i = 0; i < ep->etp_size; i++) {
-        same[i] = rows;
-        same[ep->etp_size + i] = gather ? 0 : (size_t)i * rows;
+    for (int part = 1; part < parts; part++) {
+        LOOM_TRY(k->add(k, &(loom_add_args){.y = to, .a = sum, .b = ep->partial.data + part * count, .count = count}, ep->compute));
+        sum = to;
     }
-    status = gather ? move_rows(ep->etp, r->hidden, from, own, to, all, ep->comm) : move_rows(ep->etp, r->hidden, from, all, to, own, ep->comm);
-    free(same);
+    return LOOM_OK;
+
+fail:
     return status;
 }
 
 /* Where rows lie by source rank, those of all etp ranks. */
-static float *by_source(const loom_ep *ep)
+float *loom_ep_by_source(const loom_ep *ep)
 {
     return ep->etp_size > 1 ? ep->gathered.data : ep->arrived.data;
 }
 
 loom_status loom_ep_send_out(loom_ep *ep, loom_moe_record *r, float *to_RD)
 {
-    float *landing = arrives_sorted(r) ? to_RD : by_source(ep), *first = ep->etp_size > 1 ? ep->arrived.data : landing;
+    float *landing = arrives_sorted(r) ? to_RD : loom_ep_by_source(ep), *first = ep->etp_size > 1 ? ep->arrived.data : landing;
     loom_status status;
 
     if (loom_ep_alone(ep))
         return LOOM_OK;
-    LOOM_TRY(comm_after_compute(ep));
-    LOOM_TRY(move_rows(ep->ep, r->hidden, ep->leaving.data, (rows_of_ranks){r->sent, r->sent_at}, first,
-                       (rows_of_ranks){r->received, r->received_at}, ep->comm));
+    LOOM_TRY(loom_ep_comm_after_compute(ep));
+    LOOM_TRY(move_rows(ep->ep, LOOM_F32, r->hidden, ep->leaving.data, (loom_ep_rows){r->sent, r->sent_at}, first,
+                       (loom_ep_rows){r->received, r->received_at}, ep->comm));
     if (ep->etp_size > 1)
-        LOOM_TRY(over_etp(ep, r, true, first, landing));
+        LOOM_TRY(loom_ep_gather(ep, ep->etp, LOOM_F32, r->hidden, first, (loom_ep_rows){r->of_etp, r->of_etp_at}, landing));
     return LOOM_OK;
 
 fail:
@@ -300,26 +349,8 @@ loom_status loom_ep_take_in(loom_ep *ep, loom_moe_record *r, float *to_RD)
 
     if (loom_ep_alone(ep))
         return LOOM_OK;
-    LOOM_TRY(compute_after_comm(ep));
-    return arrives_sorted(r) ? LOOM_OK : reorder(ep, r, by_source(ep), places_of(r) + r->rows, to_RD);
-
-fail:
-    return status;
-}
-
-/* arrived = the parts of every etp rank, added in rank order. */
-static loom_status sum_parts(loom_ep *ep, const loom_moe_record *r)
-{
-    loom_kernels *k = ep->kernels;
-    int64_t count = arrived_rows(ep, r) * r->hidden;
-    const float *sum = ep->partial.data;
-    loom_status status;
-
-    for (int part = 1; part < ep->etp_size; part++) {
-        LOOM_TRY(k->add(k, &(loom_add_args){.y = ep->arrived.data, .a = sum, .b = ep->partial.data + part * count, .count = count}, ep->compute));
-        sum = ep->arrived.data;
-    }
-    return LOOM_OK;
+    LOOM_TRY(loom_ep_compute_after_comm(ep));
+    return arrives_sorted(r) ? LOOM_OK : reorder(ep, r, loom_ep_by_source(ep), places_of(r) + r->rows, to_RD);
 
 fail:
     return status;
@@ -329,10 +360,10 @@ static loom_status sum_over_etp(loom_ep *ep, loom_moe_record *r, const float *fr
 {
     loom_status status;
 
-    LOOM_TRY(comm_after_compute(ep));
-    LOOM_TRY(over_etp(ep, r, false, from, ep->partial.data));
-    LOOM_TRY(compute_after_comm(ep));
-    return sum_parts(ep, r);
+    LOOM_TRY(loom_ep_comm_after_compute(ep));
+    LOOM_TRY(loom_ep_scatter(ep, ep->etp, r->hidden, from, (loom_ep_rows){r->of_etp, r->of_etp_at}, ep->partial.data));
+    LOOM_TRY(loom_ep_compute_after_comm(ep));
+    return loom_ep_sum_parts(ep, ep->etp_size, loom_ep_arrived_rows(ep, r) * r->hidden, ep->arrived.data);
 
 fail:
     return status;
@@ -345,15 +376,15 @@ loom_status loom_ep_send_back(loom_ep *ep, loom_moe_record *r, const float *from
     if (loom_ep_alone(ep))
         return LOOM_OK;
     if (!arrives_sorted(r)) {
-        LOOM_TRY(reorder(ep, r, from_RD, places_of(r), by_source(ep)));
-        from_RD = by_source(ep);
+        LOOM_TRY(reorder(ep, r, from_RD, places_of(r), loom_ep_by_source(ep)));
+        from_RD = loom_ep_by_source(ep);
     }
     if (ep->etp_size > 1) {
         LOOM_TRY(sum_over_etp(ep, r, from_RD));
         from_RD = ep->arrived.data;
     }
-    LOOM_TRY(comm_after_compute(ep));
-    return move_rows(ep->ep, r->hidden, from_RD, (rows_of_ranks){r->received, r->received_at}, to, (rows_of_ranks){r->sent, r->sent_at}, ep->comm);
+    LOOM_TRY(loom_ep_comm_after_compute(ep));
+    return move_rows(ep->ep, LOOM_F32, r->hidden, from_RD, (loom_ep_rows){r->received, r->received_at}, to, (loom_ep_rows){r->sent, r->sent_at}, ep->comm);
 
 fail:
     return status;
@@ -361,5 +392,5 @@ fail:
 
 loom_status loom_ep_wait_back(loom_ep *ep)
 {
-    return loom_ep_alone(ep) ? LOOM_OK : compute_after_comm(ep);
+    return loom_ep_alone(ep) ? LOOM_OK : loom_ep_compute_after_comm(ep);
 }

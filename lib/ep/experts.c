@@ -3,65 +3,89 @@
 
 #include "core/try.h"
 
-/* dp lays gate and up of an expert side by side where it can: then one product does for both. */
-static bool fused(const loom_ep_expert *expert, int64_t size)
+/* --- experts whose matrices lie equally far apart, which dp's flat buffers see to: one grouped product does for all of them ------------------ */
+
+typedef struct expert_run {
+    int64_t first, count;
+    int64_t value_step, gradient_step; /* floats from one expert to the next */
+    bool fused;                        /* gate and up lie side by side: one product does for both */
+} expert_run;
+
+static int64_t distance(const float *from, const float *to)
+{
+    return ((intptr_t)to - (intptr_t)from) / (intptr_t)sizeof *from;
+}
+
+static bool is_fused(const loom_ep_expert *expert, int64_t size)
 {
     return expert->up.value == expert->gate.value + size && expert->up.gradient == expert->gate.gradient + size;
 }
 
-/* wide [rows, 2 F] = x [gate; up]'. */
-static loom_status wide_forward(const loom_moe_layer *layer, const loom_ep_expert *expert, const float *x, int64_t rows, float *wide)
+static bool follows(const loom_param *before, const loom_param *next, const expert_run *run)
 {
-    loom_kernels *k = layer->ep->kernels;
-    int64_t ffn = layer->ffn;
-    bool both = fused(expert, ffn * layer->hidden);
-    loom_gemm_args product = {.c_MN = wide, .a_MK = x, .b_KN = expert->gate.value, .m = rows, .n = both ? 2 * ffn : ffn, .k = layer->hidden,
-                              .ldc = 2 * ffn, .transpose_b = true};
-    loom_status status = k->gemm(k, &product, layer->ep->compute);
-
-    if (status < 0 || both)
-        return status;
-    product.c_MN = wide + ffn;
-    product.b_KN = expert->up.value;
-    return k->gemm(k, &product, layer->ep->compute);
+    return distance(before->value, next->value) == run->value_step && distance(before->gradient, next->gradient) == run->gradient_step;
 }
 
-/* d(gate and up) += dwide' x, then dx = dwide [gate; up]. */
-static loom_status wide_backward(const loom_moe_layer *layer, loom_ep_expert *expert, const float *x, const float *dwide, int64_t rows, float *dx)
+static bool continues(const expert_run *run, const loom_ep_expert *last, const loom_ep_expert *next, int64_t size)
 {
-    loom_kernels *k = layer->ep->kernels;
-    loom_stream *stream = layer->ep->compute;
-    int64_t ffn = layer->ffn, hidden = layer->hidden;
-    bool both = fused(expert, ffn * hidden);
-    loom_gemm_args weight = {.c_MN = expert->gate.gradient, .a_MK = dwide, .b_KN = x, .m = both ? 2 * ffn : ffn, .n = hidden, .k = rows,
-                             .lda = 2 * ffn, .transpose_a = true, .accumulate = true};
-    loom_gemm_args input = {.c_MN = dx, .a_MK = dwide, .b_KN = expert->gate.value, .m = rows, .n = hidden, .k = both ? 2 * ffn : ffn, .lda = 2 * ffn};
-    loom_status status;
+    return follows(&last->gate, &next->gate, run) && follows(&last->up, &next->up, run) && follows(&last->down, &next->down, run) &&
+           is_fused(next, size) == run->fused;
+}
 
-    LOOM_TRY(k->gemm(k, &weight, stream));
-    LOOM_TRY(k->gemm(k, &input, stream));
-    if (both)
-        return LOOM_OK;
-    weight.c_MN = expert->up.gradient;
-    weight.a_MK = input.a_MK = dwide + ffn;
-    input.b_KN = expert->up.value;
-    input.accumulate = true;
-    LOOM_TRY(k->gemm(k, &weight, stream));
-    return k->gemm(k, &input, stream);
+static expert_run run_from(const loom_moe_layer *layer, int64_t first)
+{
+    const loom_ep_expert *e = layer->expert + first;
+    int64_t left = layer->experts_here - first, size = layer->ffn * layer->hidden;
+    expert_run run = {.first = first, .count = 1, .fused = is_fused(e, size)};
 
-fail:
-    return status;
+    if (left == 1)
+        return run;
+    run.value_step = distance(e[0].gate.value, e[1].gate.value);
+    run.gradient_step = distance(e[0].gate.gradient, e[1].gate.gradient);
+    while (run.count < left && continues(&run, &e[run.count - 1], &e[run.count], size))
+        run.count++;
+    return run;
+}
+
+/* A product of each expert of the run with its rows. */
+static loom_status product(const loom_moe_layer *layer, const loom_moe_record *r, const expert_run *run, loom_grouped_gemm_args args)
+{
+    args.offset_G1 = r->rows_E1 + run->first;
+    args.groups = run->count;
+    args.stride_b = args.ragged_k ? 0 : run->value_step;
+    args.stride_c = args.ragged_k ? run->gradient_step : 0;
+    return layer->ep->kernels->grouped_gemm(layer->ep->kernels, &args, layer->ep->compute);
+}
+
+/* --- forward ----------------------------------------------------------------------------------------------------------------------------------- */
+
+/* wide [rows, 2 F] = x [gate; up]'. */
+static loom_status wide_forward(const loom_moe_layer *layer, const loom_moe_record *r, const expert_run *run)
+{
+    const loom_ep_expert *expert = &layer->expert[run->first];
+    int64_t ffn = layer->ffn;
+    loom_grouped_gemm_args wide = {.c = r->wide.data, .a = r->x.data, .b = expert->gate.value, .n = run->fused ? 2 * ffn : ffn, .k = layer->hidden,
+                                   .ldc = 2 * ffn, .transpose_b = true};
+    loom_status status = product(layer, r, run, wide);
+
+    if (status < 0 || run->fused)
+        return status;
+    wide.c += ffn;
+    wide.b = expert->up.value;
+    return product(layer, r, run, wide);
 }
 
 loom_status loom_ep_experts(loom_moe_layer *layer, loom_moe_record *r, float *out)
 {
     loom_kernels *k = layer->ep->kernels;
-    loom_stream *stream = layer->ep->compute;
-    int64_t ffn = layer->ffn, hidden = layer->hidden, at = 0;
+    int64_t ffn = layer->ffn, hidden = layer->hidden;
+    expert_run run;
     loom_status status;
 
-    for (int64_t e = 0; e < layer->experts_here; at += r->expert_rows[e++])
-        LOOM_TRY(wide_forward(layer, &layer->expert[e], r->x.data + at * hidden, r->expert_rows[e], r->wide.data + at * 2 * ffn));
+    for (int64_t e = 0; e < layer->experts_here; e += run.count) {
+        run = run_from(layer, e);
+        LOOM_TRY(wide_forward(layer, r, &run));
+    }
     LOOM_TRY(k->swiglu(k,
                        &(loom_swiglu_args){.y_TF = r->active.data,
                                            .gate_TF = r->wide.data,
@@ -70,43 +94,58 @@ loom_status loom_ep_experts(loom_moe_layer *layer, loom_moe_record *r, float *ou
                                            .width = ffn,
                                            .ld_gate = 2 * ffn,
                                            .ld_up = 2 * ffn},
-                       stream));
-    at = 0;
-    for (int64_t e = 0; e < layer->experts_here; at += r->expert_rows[e++])
-        LOOM_TRY(k->gemm(k,
-                         &(loom_gemm_args){.c_MN = out + at * hidden,
-                                           .a_MK = r->active.data + at * ffn,
-                                           .b_KN = layer->expert[e].down.value,
-                                           .m = r->expert_rows[e],
-                                           .n = hidden,
-                                           .k = ffn,
-                                           .transpose_b = true},
-                         stream));
+                       layer->ep->compute));
+    for (int64_t e = 0; e < layer->experts_here; e += run.count) {
+        run = run_from(layer, e);
+        LOOM_TRY(product(layer, r, &run,
+                         (loom_grouped_gemm_args){
+                             .c = out, .a = r->active.data, .b = layer->expert[e].down.value, .n = hidden, .k = ffn, .transpose_b = true}));
+    }
     return LOOM_OK;
 
 fail:
     return status;
 }
 
-/* The weight gradient first: the gradient of the activation then takes the place of the activation. */
-static loom_status down_backward(const loom_moe_layer *layer, loom_ep_expert *expert, const float *d, int64_t rows, float *active)
+/* --- backward ---------------------------------------------------------------------------------------------------------------------------------- */
+
+/* d(gate and up) += dwide' x, then dx = dwide [gate; up]. */
+static loom_status wide_backward(loom_moe_layer *layer, const loom_moe_record *r, const expert_run *run, float *dx)
 {
-    loom_kernels *k = layer->ep->kernels;
-    loom_stream *stream = layer->ep->compute;
+    loom_ep_expert *expert = &layer->expert[run->first];
+    int64_t ffn = layer->ffn, hidden = layer->hidden, width = run->fused ? 2 * ffn : ffn;
+    const float *dwide = r->wide.data;
+    loom_grouped_gemm_args weight = {.c = expert->gate.gradient, .a = dwide, .b = r->x.data, .m = width, .n = hidden, .lda = 2 * ffn, .ragged_k = true,
+                                     .accumulate = true};
+    loom_grouped_gemm_args input = {.c = dx, .a = dwide, .b = expert->gate.value, .n = hidden, .k = width, .lda = 2 * ffn};
     loom_status status;
 
-    LOOM_TRY(k->gemm(k,
-                     &(loom_gemm_args){.c_MN = expert->down.gradient,
-                                       .a_MK = d,
-                                       .b_KN = active,
-                                       .m = layer->hidden,
-                                       .n = layer->ffn,
-                                       .k = rows,
-                                       .transpose_a = true,
-                                       .accumulate = true},
-                     stream));
-    return k->gemm(
-        k, &(loom_gemm_args){.c_MN = active, .a_MK = d, .b_KN = expert->down.value, .m = rows, .n = layer->ffn, .k = layer->hidden}, stream);
+    LOOM_TRY(product(layer, r, run, weight));
+    LOOM_TRY(product(layer, r, run, input));
+    if (run->fused)
+        return LOOM_OK;
+    weight.c = expert->up.gradient;
+    weight.a = input.a = dwide + ffn;
+    input.b = expert->up.value;
+    input.accumulate = true;
+    LOOM_TRY(product(layer, r, run, weight));
+    return product(layer, r, run, input);
+
+fail:
+    return status;
+}
+
+/* The weight gradient first: the gradient of the activation then takes the place of the activation. */
+static loom_status down_backward(loom_moe_layer *layer, const loom_moe_record *r, const expert_run *run, const float *d)
+{
+    loom_ep_expert *expert = &layer->expert[run->first];
+    int64_t ffn = layer->ffn, hidden = layer->hidden;
+    loom_status status;
+
+    LOOM_TRY(product(layer, r, run,
+                     (loom_grouped_gemm_args){
+                         .c = expert->down.gradient, .a = d, .b = r->active.data, .m = hidden, .n = ffn, .ragged_k = true, .accumulate = true}));
+    return product(layer, r, run, (loom_grouped_gemm_args){.c = r->active.data, .a = d, .b = expert->down.value, .n = ffn, .k = hidden});
 
 fail:
     return status;
@@ -115,12 +154,15 @@ fail:
 loom_status loom_ep_experts_backward(loom_moe_layer *layer, loom_moe_record *r, float *d)
 {
     loom_kernels *k = layer->ep->kernels;
-    int64_t ffn = layer->ffn, hidden = layer->hidden, at = 0;
+    int64_t ffn = layer->ffn;
     float *wide = r->wide.data;
+    expert_run run;
     loom_status status;
 
-    for (int64_t e = 0; e < layer->experts_here; at += r->expert_rows[e++])
-        LOOM_TRY(down_backward(layer, &layer->expert[e], d + at * hidden, r->expert_rows[e], r->active.data + at * ffn));
+    for (int64_t e = 0; e < layer->experts_here; e += run.count) {
+        run = run_from(layer, e);
+        LOOM_TRY(down_backward(layer, r, &run, d));
+    }
     LOOM_TRY(k->swiglu_backward(k,
                                 &(loom_swiglu_backward_args){.dgate_TF = wide,
                                                              .dup_TF = wide + ffn,
@@ -134,9 +176,10 @@ loom_status loom_ep_experts_backward(loom_moe_layer *layer, loom_moe_record *r, 
                                                              .ld_gate = 2 * ffn,
                                                              .ld_up = 2 * ffn},
                                 layer->ep->compute));
-    at = 0;
-    for (int64_t e = 0; e < layer->experts_here; at += r->expert_rows[e++])
-        LOOM_TRY(wide_backward(layer, &layer->expert[e], r->x.data + at * hidden, wide + at * 2 * ffn, r->expert_rows[e], d + at * hidden));
+    for (int64_t e = 0; e < layer->experts_here; e += run.count) {
+        run = run_from(layer, e);
+        LOOM_TRY(wide_backward(layer, r, &run, d));
+    }
     return LOOM_OK;
 
 fail:

@@ -80,6 +80,11 @@ loom_status loom_moe_dispatch(loom_moe_layer *layer, loom_moe_record *r, const f
     r->tokens = tokens;
     r->first = first;
     LOOM_TRY(route(layer, r, x));
+    if (ep->config.capacity_factor > 0)
+        LOOM_TRY(loom_ep_drop(ep, layer->moe, r));
+    LOOM_TRY(loom_ep_count(ep, r));
+    if (loom_ep_gathers(ep))
+        return loom_ep_gathered_dispatch(ep, r, x);
     LOOM_TRY(loom_ep_plan(ep, r));
     LOOM_TRY(to_rows(layer, r, x, NULL, loom_ep_alone(ep) ? r->x.data : ep->leaving.data));
     return loom_ep_send_out(ep, r, r->x.data);
@@ -94,6 +99,8 @@ loom_status loom_moe_compute(loom_moe_layer *layer, loom_moe_record *r)
     float *out = loom_ep_alone(ep) ? r->returned_RD : ep->of_expert.data;
     loom_status status;
 
+    if (loom_ep_gathers(ep))
+        return loom_ep_gathered_compute(layer, r);
     LOOM_TRY(loom_ep_take_in(ep, r, r->x.data));
     LOOM_TRY(loom_ep_experts(layer, r, out));
     return loom_ep_send_back(ep, r, out, r->returned_RD);
@@ -105,8 +112,11 @@ fail:
 static loom_status combine(loom_moe_layer *layer, const loom_moe_record *r, const float *rows, const float *weights, float *y, bool accumulate)
 {
     loom_ep *ep = layer->ep;
-    loom_status status = loom_ep_wait_back(ep);
+    loom_status status;
 
+    if (loom_ep_gathers(ep))
+        return loom_ep_gathered_combine(ep, r, y, accumulate);
+    status = loom_ep_wait_back(ep);
     if (status < 0)
         return status;
     return ep->kernels->combine_rows(ep->kernels,
@@ -293,32 +303,49 @@ fail:
 /* What the load of the step is made of; counted in backward, which runs once for each micro-batch whatever is recomputed. */
 static void add_load(loom_moe_layer *layer, const loom_moe_record *r)
 {
-    for (int64_t e = 0; layer->ep->counted_choices && e < r->experts; e++)
-        layer->ep->counted_choices[layer->index * r->experts + e] += r->host_counts[e];
+    double *counted = layer->ep->counted_choices, *dropped = counted + layer->ep->layers * r->experts;
+
+    if (!counted)
+        return;
+    *dropped -= (double)r->choices;
+    for (int64_t e = 0; e < r->experts; e++) {
+        counted[layer->index * r->experts + e] += (double)r->chosen[e];
+        *dropped += (double)r->chosen[e];
+    }
 }
 
-loom_status loom_moe_dispatch_backward(loom_moe_layer *layer, loom_moe_record *r, const float *x, const float *dy)
+static loom_status send_gradients(loom_moe_layer *layer, loom_moe_record *r, const float *dy)
 {
     loom_ep *ep = layer->ep;
     loom_kernels *k = ep->kernels;
     loom_status status;
 
+    if (loom_ep_gathers(ep))
+        return loom_ep_gathered_dispatch_backward(ep, r, dy);
     LOOM_TRY(to_rows(layer, r, dy, r->weights_TK, loom_ep_alone(ep) ? ep->of_expert.data : ep->leaving.data));
     LOOM_TRY(loom_ep_send_out(ep, r, ep->of_expert.data));
-    LOOM_TRY(k->combine_weights_backward(k,
-                                         &(loom_combine_weights_backward_args){.dweight_TK = r->dweights_TK,
-                                                                               .dy_TD = dy,
-                                                                               .x_RD = r->returned_RD,
-                                                                               .position_TK = r->rows_TK,
-                                                                               .tokens = r->tokens,
-                                                                               .top_k = r->top_k,
-                                                                               .hidden = layer->hidden},
-                                         ep->compute));
-    add_load(layer, r);
-    return route_backward(layer, r, x);
+    return k->combine_weights_backward(k,
+                                       &(loom_combine_weights_backward_args){.dweight_TK = r->dweights_TK,
+                                                                             .dy_TD = dy,
+                                                                             .x_RD = r->returned_RD,
+                                                                             .position_TK = r->rows_TK,
+                                                                             .tokens = r->tokens,
+                                                                             .top_k = r->top_k,
+                                                                             .hidden = layer->hidden},
+                                       ep->compute);
 
 fail:
     return status;
+}
+
+loom_status loom_moe_dispatch_backward(loom_moe_layer *layer, loom_moe_record *r, const float *x, const float *dy)
+{
+    loom_status status = send_gradients(layer, r, dy);
+
+    if (status < 0)
+        return status;
+    add_load(layer, r);
+    return route_backward(layer, r, x);
 }
 
 /* Gradients go the way of the tokens, and come back the way of the results. */
@@ -327,6 +354,8 @@ loom_status loom_moe_compute_backward(loom_moe_layer *layer, loom_moe_record *r)
     loom_ep *ep = layer->ep;
     loom_status status;
 
+    if (loom_ep_gathers(ep))
+        return loom_ep_gathered_compute_backward(layer, r);
     LOOM_TRY(loom_ep_take_in(ep, r, ep->of_expert.data));
     LOOM_TRY(loom_ep_experts_backward(layer, r, ep->of_expert.data));
     return loom_ep_send_back(ep, r, ep->of_expert.data, ep->leaving.data);

@@ -6,13 +6,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-loom_status loom_ep_open(loom_mesh *mesh, loom_kernels *kernels, loom_stream *compute, loom_ep **out)
+const char *loom_ep_dispatcher_name(loom_ep_dispatcher dispatcher)
+{
+    static const char *const names[LOOM_EP_DISPATCHERS] = {"alltoall", "allgather"};
+
+    return dispatcher >= 0 && dispatcher < LOOM_EP_DISPATCHERS ? names[dispatcher] : "unknown dispatcher";
+}
+
+loom_status loom_ep_open(loom_mesh *mesh, loom_kernels *kernels, loom_stream *compute, const loom_ep_config *config, loom_ep **out)
 {
     loom_status status;
     loom_ep *ep = calloc(1, sizeof *ep);
 
     if (!ep)
         return loom_fail(LOOM_E_MEMORY, "no memory for an expert-parallel context");
+    if (config)
+        ep->config = *config;
     ep->mesh = mesh;
     ep->device = loom_stream_device(compute);
     ep->kernels = kernels;
@@ -47,35 +56,39 @@ void loom_ep_close(loom_ep *ep)
     loom_event_close(ep->computed);
     loom_stream_close(ep->comm);
     free(ep->counted_choices);
-    free((void *)ep->shape.positions_CS);
+    free(ep->positions);
     free(ep->layer);
     free(ep);
 }
 
-static int32_t *default_positions(int cp, int64_t seq)
+/* positions [cp, seq] as given or one rank's behind the other's, and behind them the other way round: which place has a position. */
+static int32_t *copy_positions(const loom_ep_shape *shape, int64_t count)
 {
-    int32_t *positions = malloc((size_t)(cp * seq) * sizeof *positions);
+    int32_t *positions = malloc(2 * (size_t)count * sizeof *positions);
 
-    for (int64_t i = 0; positions && i < cp * seq; i++)
-        positions[i] = (int32_t)i;
+    for (int64_t i = 0; positions && i < count; i++) {
+        positions[i] = shape->positions_CS ? shape->positions_CS[i] : (int32_t)i;
+        positions[count + positions[i]] = (int32_t)i;
+    }
     return positions;
 }
 
 loom_status loom_ep_reshape(loom_ep *ep, const loom_ep_shape *shape)
 {
-    int cp = loom_comm_size(ep->mesh->axis[LOOM_AXIS_CP]), here = loom_comm_rank(ep->mesh->axis[LOOM_AXIS_CP]);
-    int32_t *positions = default_positions(cp, shape->seq);
+    loom_comm *cp = ep->mesh->axis[LOOM_AXIS_CP];
+    int64_t count = loom_comm_size(cp) * shape->seq;
+    int32_t *positions = copy_positions(shape, count), *here = positions + loom_comm_rank(cp) * shape->seq;
 
     if (!positions)
-        return loom_fail(LOOM_E_MEMORY, "experts: no memory for %lld positions", (long long)(cp * shape->seq));
-    if (shape->positions_CS)
-        memcpy(positions, shape->positions_CS, (size_t)(cp * shape->seq) * sizeof *positions);
-    free((void *)ep->shape.positions_CS);
+        return loom_fail(LOOM_E_MEMORY, "experts: no memory for %lld positions", (long long)count);
+    free(ep->positions);
+    ep->positions = positions;
+    ep->place_of_position = positions + count;
     ep->shape = *shape;
-    ep->shape.positions_CS = positions;
-    ep->shape.whole = shape->whole > 0 ? shape->whole : cp * shape->seq;
+    ep->shape.positions_CS = NULL; /* was lent */
+    ep->shape.whole = shape->whole > 0 ? shape->whole : count;
     ep->whole_tokens = shape->sequences * ep->shape.whole;
-    for (ep->counted = 0; ep->counted < shape->seq && positions[here * shape->seq + ep->counted] < ep->shape.whole;)
+    for (ep->counted = 0; ep->counted < shape->seq && here[ep->counted] < ep->shape.whole;)
         ep->counted++;
     return LOOM_OK;
 }
@@ -102,21 +115,26 @@ fail:
 
 /* --- a step ---------------------------------------------------------------------------------------------------------------------- */
 
-/* Layers of one model have the same count of experts. */
+/* Choices of each expert of each layer; layers of one model have the same count of experts. Behind them what was dropped, all choices and what was
+ * dropped of them, and a loom_ep_load: LOOM_LOAD_TOTALS. */
 static int64_t load_count(const loom_ep *ep)
 {
     return ep->layers ? ep->layers * ep->layer[0]->moe->experts : 0;
 }
 
+enum { TOTALS = 2, WORST = 2 }; /* all choices and those that were dropped; what of a load is the worst stage's */
+
 loom_status loom_ep_begin(loom_ep *ep, double losses)
 {
-    size_t bytes = (size_t)load_count(ep) * sizeof *ep->loads;
+    size_t bytes = (size_t)(load_count(ep) + 1) * sizeof *ep->loads;
 
-    if (!ep->counted_choices && !(ep->counted_choices = malloc(bytes + sizeof(loom_ep_load))))
+    if (!ep->counted_choices && !(ep->counted_choices = malloc(bytes)))
         return loom_fail(LOOM_E_MEMORY, "no memory for the loads of %lld experts", (long long)load_count(ep));
     memset(ep->counted_choices, 0, bytes);
     ep->losses = losses;
-    return ep->loads ? LOOM_OK : loom_alloc(ep->device, bytes + sizeof(loom_ep_load), LOOM_MEM_OTHER, (void **)&ep->loads);
+    if (ep->loads)
+        return LOOM_OK;
+    return loom_alloc(ep->device, (size_t)(load_count(ep) + LOOM_LOAD_TOTALS) * sizeof *ep->loads, LOOM_MEM_OTHER, (void **)&ep->loads);
 }
 
 static void add_to_load(const double *count, int64_t experts, double mean, loom_ep_load *load, int64_t *idle)
@@ -172,7 +190,7 @@ fail:
 /* The sum over the ranks of the stage, in ep->counted_choices. */
 static loom_status sum_loads(loom_ep *ep)
 {
-    size_t count = (size_t)load_count(ep), bytes = count * sizeof *ep->loads;
+    size_t count = (size_t)load_count(ep) + (ep->config.capacity_factor > 0), bytes = count * sizeof *ep->loads;
     loom_status status;
 
     LOOM_TRY(loom_stream_copy(ep->compute, ep->loads, ep->counted_choices, bytes));
@@ -184,15 +202,34 @@ fail:
     return status;
 }
 
+/* The share of all stages' choices. */
+static loom_status share_dropped(loom_ep *ep, loom_ep_load *load)
+{
+    double *place = ep->loads + load_count(ep) + 1, totals[TOTALS] = {0, ep->counted_choices[load_count(ep)]};
+    loom_status status;
+
+    for (int64_t i = 0; i < load_count(ep); i++)
+        totals[0] += ep->counted_choices[i];
+    LOOM_TRY(loom_stream_copy(ep->compute, place, totals, sizeof totals));
+    LOOM_TRY(loom_all_reduce(ep->mesh->axis[LOOM_AXIS_PP], place, place, TOTALS, LOOM_F64, LOOM_SUM, ep->compute));
+    LOOM_TRY(loom_stream_copy(ep->compute, totals, place, sizeof totals));
+    LOOM_TRY(loom_stream_wait(ep->compute));
+    load->dropped = totals[0] > 0 ? totals[1] / totals[0] : 0;
+    return LOOM_OK;
+
+fail:
+    return status;
+}
+
 /* The worst of all stages. */
 static loom_status share_load(loom_ep *ep, loom_ep_load *load)
 {
-    double *place = ep->loads + load_count(ep);
+    double *place = ep->loads + load_count(ep) + 1 + TOTALS;
     loom_status status;
 
-    LOOM_TRY(loom_stream_copy(ep->compute, place, load, sizeof *load));
-    LOOM_TRY(loom_all_reduce(ep->mesh->axis[LOOM_AXIS_PP], place, place, sizeof *load / sizeof *place, LOOM_F64, LOOM_MAX, ep->compute));
-    LOOM_TRY(loom_stream_copy(ep->compute, load, place, sizeof *load));
+    LOOM_TRY(loom_stream_copy(ep->compute, place, load, WORST * sizeof *place));
+    LOOM_TRY(loom_all_reduce(ep->mesh->axis[LOOM_AXIS_PP], place, place, WORST, LOOM_F64, LOOM_MAX, ep->compute));
+    LOOM_TRY(loom_stream_copy(ep->compute, load, place, WORST * sizeof *place));
     return loom_stream_wait(ep->compute);
 
 fail:
@@ -209,6 +246,8 @@ loom_status loom_ep_finish(loom_ep *ep, loom_ep_load *load)
     LOOM_TRY(sum_loads(ep));
     if (ep->layers > 0 && loom_device_get_kind(ep->device) != LOOM_DRY)
         LOOM_TRY(finish_layers(ep, ep->counted_choices, load));
+    if (ep->config.capacity_factor > 0)
+        LOOM_TRY(share_dropped(ep, load));
     return share_load(ep, load);
 
 fail:

@@ -17,7 +17,8 @@ static loom_status allocate_device(loom_moe_record *r)
         [LOOM_RECORD_RETURNED] = &r->returned_RD, [LOOM_RECORD_STATS] = &r->stats,          [LOOM_RECORD_SLOPES] = &r->slopes};
     int32_t **const list[LOOM_RECORD_INTEGERS] = {
         [LOOM_RECORD_IDS] = &r->ids_TK,        [LOOM_RECORD_ROWS] = &r->rows_TK,     [LOOM_RECORD_ORDER] = &r->order_R,
-        [LOOM_RECORD_OFFSETS] = &r->offsets_E, [LOOM_RECORD_COUNTS] = &r->counts_E, [LOOM_RECORD_TABLES] = &r->tables};
+        [LOOM_RECORD_OFFSETS] = &r->offsets_E, [LOOM_RECORD_COUNTS] = &r->counts_E, [LOOM_RECORD_TABLES] = &r->tables,
+        [LOOM_RECORD_FIRST_ROWS] = &r->rows_E1};
     loom_status status;
 
     loom_record_counts(&r->shape, floats, integers);
@@ -35,6 +36,29 @@ fail:
     return status;
 }
 
+static bool drops(const loom_moe_record *r)
+{
+    return r->ep->config.capacity_factor > 0;
+}
+
+/* What the drop rule looks at: all choices, and this rank's that stay. */
+static loom_status allocate_choices(loom_moe_record *r)
+{
+    int64_t all = drops(r) ? loom_aligned(loom_ep_choices_count(r->ep, r->top_k)) : 0, kept = drops(r) ? r->capacity * r->top_k : 0;
+    loom_status status;
+
+    r->kept_TK = r->ids_TK;
+    if (!drops(r))
+        return LOOM_OK;
+    LOOM_TRY(loom_alloc(r->ep->device, (size_t)(all + kept) * sizeof(int32_t), LOOM_MEM_ACTIVATIONS, (void **)&r->all_choices));
+    r->kept_TK = r->all_choices + all;
+    r->host_choices = calloc((size_t)all, sizeof *r->host_choices);
+    return r->host_choices ? LOOM_OK : loom_fail(LOOM_E_MEMORY, "no memory for %lld choices", (long long)all);
+
+fail:
+    return status;
+}
+
 static loom_status allocate_host(loom_moe_record *r)
 {
     size_t ep = (size_t)r->ep->ep_size, etp = (size_t)r->ep->etp_size;
@@ -44,8 +68,9 @@ static loom_status allocate_host(loom_moe_record *r)
     r->host_offsets = calloc((size_t)r->experts + 1, sizeof *r->host_offsets);
     r->host_counts = calloc((size_t)r->experts, sizeof *r->host_counts);
     r->host_tables = calloc((size_t)r->experts * etp, sizeof *r->host_tables);
-    r->expert_rows = calloc((size_t)r->experts_here, sizeof *r->expert_rows);
-    if (!sizes || !r->host_offsets || !r->host_counts || !r->host_tables || !r->expert_rows)
+    r->host_rows_E1 = calloc((size_t)r->experts_here + 1, sizeof *r->host_rows_E1);
+    r->chosen = calloc((size_t)r->experts, sizeof *r->chosen);
+    if (!sizes || !r->host_offsets || !r->host_counts || !r->host_tables || !r->host_rows_E1 || !r->chosen)
         return loom_fail(LOOM_E_MEMORY, "no memory for the counts of %lld experts", (long long)r->experts);
     r->sent_at = sizes + ep;
     r->received = sizes + 2 * ep;
@@ -61,6 +86,7 @@ static loom_status reserve_balanced(loom_moe_record *r)
     loom_status status;
 
     r->x.use = r->wide.use = r->active.use = r->places.use = LOOM_MEM_ACTIVATIONS;
+    r->out.use = r->all_weights.use = r->all_ids.use = LOOM_MEM_ACTIVATIONS;
     loom_rows_balanced(&r->shape, r->balanced);
     LOOM_TRY(loom_ep_reserve(r->ep, &r->x, balanced[LOOM_ROWS_X], balanced[LOOM_ROWS_X]));
     LOOM_TRY(loom_ep_reserve(r->ep, &r->wide, balanced[LOOM_ROWS_WIDE], balanced[LOOM_ROWS_WIDE]));
@@ -99,6 +125,7 @@ loom_status loom_moe_record_open(const loom_moe_layer *layer, int64_t tokens, lo
                                    .capacity = tokens};
     LOOM_TRY(allocate_device(r));
     LOOM_TRY(allocate_host(r));
+    LOOM_TRY(allocate_choices(r));
     LOOM_TRY(reserve_balanced(r));
     *out = r;
     return LOOM_OK;
@@ -112,24 +139,32 @@ void loom_moe_record_close(loom_moe_record *r)
 {
     if (!r)
         return;
-    loom_ep_buffer *const buffer[] = {&r->x, &r->wide, &r->active, &r->places};
+    loom_ep_buffer *const buffer[] = {&r->x, &r->wide, &r->active, &r->places, &r->out, &r->all_weights, &r->all_ids};
 
     for (size_t i = 0; i < sizeof buffer / sizeof *buffer; i++)
         loom_free(r->ep->device, buffer[i]->data);
     loom_free(r->ep->device, r->memory);
     loom_free(r->ep->device, r->integers);
+    loom_free(r->ep->device, r->all_choices);
     loom_free(r->ep->device, r->balance);
     free(r->sent);
     free(r->host_offsets);
     free(r->host_counts);
     free(r->host_tables);
-    free(r->expert_rows);
+    free(r->host_rows_E1);
+    free(r->chosen);
+    free(r->host_choices);
     free(r);
 }
 
 const int32_t *loom_moe_ids(const loom_moe_record *record)
 {
     return record->ids_TK;
+}
+
+const int32_t *loom_moe_kept(const loom_moe_record *record)
+{
+    return record->kept_TK;
 }
 
 const size_t *loom_moe_sent(const loom_moe_record *record)

@@ -31,6 +31,7 @@ void loom_record_counts(const loom_expert_shape *s, int64_t floats[LOOM_RECORD_F
     integers[LOOM_RECORD_OFFSETS] = s->experts + 1;
     integers[LOOM_RECORD_COUNTS] = s->experts;
     integers[LOOM_RECORD_TABLES] = s->experts * s->etp;
+    integers[LOOM_RECORD_FIRST_ROWS] = s->here + 1;
 }
 
 void loom_rows_counts(const loom_expert_shape *s, int64_t choices, int64_t arrived, int64_t rows, int64_t count[LOOM_ROWS_BUFFERS])

@@ -75,7 +75,7 @@ static void add_exchange(const loom_rank_view *v, loom_rank_forecast *f)
     int64_t balanced[LOOM_ROWS_BUFFERS], count[LOOM_ROWS_BUFFERS];
     loom_expert_rows rows;
 
-    f->memory[LOOM_MEM_OTHER] += counted((uint64_t)(v->expert_layers * v->experts.experts + 2) * sizeof(double));
+    f->memory[LOOM_MEM_OTHER] += counted((uint64_t)(v->expert_layers * v->experts.experts + LOOM_LOAD_TOTALS) * sizeof(double));
     if (v->expert_layers == 0)
         return;
     loom_balanced_rows(v, &rows);

@@ -23,6 +23,9 @@ typedef struct fixture {
     loom_dp *dp;
 } fixture;
 
+/* How the layers of a test send their tokens: set before ranks are forked. */
+static loom_ep_config ep_config;
+
 static fixture open_layer(loom_comm *world, loom_stream *stream, loom_layout layout, const loom_moe *moe, int64_t hidden, int64_t sequences,
                           int64_t seq)
 {
@@ -41,7 +44,7 @@ static fixture open_layer(loom_comm *world, loom_stream *stream, loom_layout lay
     layout.seq = 24;
     f.mesh = test_mesh(world, layout, NULL);
     assert_ok(loom_kernels_open(loom_comm_device(world), NULL, &f.kernels));
-    assert_ok(loom_ep_open(f.mesh, f.kernels, stream, &f.ep));
+    assert_ok(loom_ep_open(f.mesh, f.kernels, stream, &ep_config, &f.ep));
     assert_ok(loom_ep_reshape(f.ep, &(loom_ep_shape){.sequences = sequences, .seq = seq}));
     assert_ok(loom_moe_layer_open(f.ep, &config, &f.params, &f.layer));
     assert_ok(loom_moe_record_open(f.layer, sequences * seq, &f.record));
@@ -275,8 +278,19 @@ static void check_op_balance(loom_comm *world, loom_stream *stream)
     close_layer(&f);
 }
 
-/* Every fold of the experts over tp x dp ranks. The switch loss is that of one micro-batch, so it is checked where one rank of dp has it all. */
-static void in_every_fold(rank_fn *check, int most_dp)
+/* Alone there is nothing to dispatch. */
+static void by_both_dispatchers(int ranks, rank_fn *check)
+{
+    on_ranks(ranks, check);
+    if (op.layout.ep * op.layout.etp == 1)
+        return;
+    ep_config.dispatcher = LOOM_EP_ALLGATHER;
+    on_ranks(ranks, check);
+    ep_config.dispatcher = LOOM_EP_ALLTOALL;
+}
+
+/* Every fold of the experts over tp x dp ranks, by one or both dispatchers (the balance loss travels by neither). The switch loss is that of one micro-batch, so it is checked where one rank of dp has it all. */
+static void in_every_fold(rank_fn *check, int most_dp, bool both)
 {
     for (int tp = 1; tp <= 4; tp *= 2)
         for (int dp = 1; dp <= most_dp && tp * dp <= 4; dp *= 2)
@@ -285,7 +299,10 @@ static void in_every_fold(rank_fn *check, int most_dp)
                     if (tp * dp % (ep * etp) != 0)
                         continue;
                     op.layout = (loom_layout){.tp = tp, .dp = dp, .ep = ep, .etp = etp};
-                    on_ranks(tp * dp, check);
+                    if (both)
+                        by_both_dispatchers(tp * dp, check);
+                    else
+                        on_ranks(tp * dp, check);
                 }
 }
 
@@ -293,9 +310,9 @@ static void softmax_layer_meets_the_fixture_in_every_fold(void **state)
 {
     (void)state;
     open_op("moe_softmax", &softmax_moe);
-    in_every_fold(check_op, 2);
+    in_every_fold(check_op, 2, true);
     op.moe.balance_coefficient = 1;
-    in_every_fold(check_op_balance, 1);
+    in_every_fold(check_op_balance, 1, false);
     tensors_drop(&op.file);
 }
 
@@ -303,9 +320,9 @@ static void sigmoid_layer_meets_the_fixture_in_every_fold(void **state)
 {
     (void)state;
     open_op("moe_sigmoid", &sigmoid_moe);
-    in_every_fold(check_op, 2);
+    in_every_fold(check_op, 2, true);
     op.moe.balance_coefficient = 1;
-    in_every_fold(check_op_balance, 2);
+    in_every_fold(check_op_balance, 2, false);
     tensors_drop(&op.file);
 }
 
@@ -415,6 +432,18 @@ static void check_calls(const fixture *f)
     assert_true(calls[0] > 0 && most[0] == -most[1]);
 }
 
+/* Every token goes to each of the others, with its choice and its weight, and so do gradients; sums come back, and the gradients of weights. */
+static void check_gathered_traffic(const fixture *f, const int64_t tokens[RANKS])
+{
+    int64_t own = tokens[loom_comm_rank(f->mesh->world)], others = tokens[0] + tokens[1] + tokens[2] + tokens[3] - own;
+    loom_traffic traffic;
+
+    loom_comm_traffic(f->mesh->axis[LOOM_AXIS_EP], &traffic);
+    assert_int_equal(traffic.bytes[LOOM_CALL_ALL_TO_ALL_V], 4 * ((RANKS - 1) * own * (2 * HIDDEN + 2) + others * (2 * HIDDEN + 1)));
+    assert_int_equal(traffic.bytes[LOOM_CALL_ALL_TO_ALL], 0);
+    assert_int_equal(traffic.bytes[LOOM_CALL_ALL_GATHER], (RANKS - 1) * (int64_t)sizeof(int32_t));
+}
+
 /* Rows of others cross over, each way in forward and in backward; nothing else but counts. */
 static void check_traffic(const fixture *f, const int64_t tokens[RANKS])
 {
@@ -430,6 +459,7 @@ static void check_traffic(const fixture *f, const int64_t tokens[RANKS])
 static void all_to_expert_0(loom_comm *world, loom_stream *stream, const int64_t tokens[RANKS])
 {
     int rank = loom_comm_rank(world), tensors_seen = 0;
+    bool gathers = ep_config.dispatcher == LOOM_EP_ALLGATHER;
     float y[2][TOKENS * HIDDEN], dx[2][TOKENS * HIDDEN];
     fixture spread = open_b05(world, stream, RANKS), alone;
     loom_dp_result result;
@@ -437,11 +467,14 @@ static void all_to_expert_0(loom_comm *world, loom_stream *stream, const int64_t
 
     run_b05(&spread, tokens[rank], y[0], dx[0]);
     for (int r = 0; r < RANKS; r++) {
-        assert_int_equal(loom_moe_sent(spread.record)[r], r == 0 ? tokens[rank] : 0);
-        assert_int_equal(loom_moe_received(spread.record)[r], rank == 0 ? tokens[r] : 0);
+        assert_int_equal(loom_moe_sent(spread.record)[r], r == 0 || gathers ? tokens[rank] : 0);
+        assert_int_equal(loom_moe_received(spread.record)[r], rank == 0 || gathers ? tokens[r] : 0);
     }
     check_calls(&spread);
-    check_traffic(&spread, tokens);
+    if (gathers)
+        check_gathered_traffic(&spread, tokens);
+    else
+        check_traffic(&spread, tokens);
     assert_ok(loom_dp_reduce_only(spread.dp, 1, &result));
     assert_ok(loom_weights_gather(spread.mesh, &spread.params, LOOM_WEIGHTS_GRADIENTS, only_expert_0_has_gradients, &tensors_seen));
     assert_int_equal(tensors_seen, rank == 0 ? 2 + 3 * RANKS : 0);
@@ -482,9 +515,176 @@ static void no_rank_has_any(loom_comm *world, loom_stream *stream)
 static void a_rank_without_tokens_takes_part_in_every_call(void **state)
 {
     (void)state;
-    on_ranks(RANKS, every_rank_has_tokens);
-    on_ranks(RANKS, one_rank_has_none);
-    on_ranks(RANKS, no_rank_has_any);
+    op.layout = (loom_layout){.ep = RANKS, .etp = 1};
+    by_both_dispatchers(RANKS, every_rank_has_tokens);
+    by_both_dispatchers(RANKS, one_rank_has_none);
+    by_both_dispatchers(RANKS, no_rank_has_any);
+}
+
+/* --- the drop rule -------------------------------------------------------------------------------------------------------------------------- */
+
+/* The weights of a token's choices by the fixture's softmax router. */
+static void weigh(const double *x, const int32_t *ids, double *weight)
+{
+    const float *router = op_tensor("in.router");
+    double sum = 0;
+
+    for (int64_t j = 0; j < op.moe.top_k; j++) {
+        weight[j] = 0;
+        for (int64_t i = 0; i < D; i++)
+            weight[j] += router[ids[j] * D + i] * x[i];
+        weight[j] = exp(weight[j]);
+        sum += weight[j];
+    }
+    for (int64_t j = 0; j < op.moe.top_k; j++)
+        weight[j] /= sum;
+}
+
+/* y += weight * what expert e makes of x. */
+static void add_expert(const double *x, int32_t e, double weight, double *y)
+{
+    int64_t F = op.moe.ffn;
+    const float *gate = op_tensor("in.gate") + e * F * D, *up = op_tensor("in.up") + e * F * D, *down = op_tensor("in.down") + e * F * D;
+
+    for (int64_t f = 0; f < F; f++) {
+        double g = 0, u = 0;
+
+        for (int64_t i = 0; i < D; i++) {
+            g += gate[f * D + i] * x[i];
+            u += up[f * D + i] * x[i];
+        }
+        for (int64_t i = 0; i < D; i++)
+            y[i] += weight * g / (1 + exp(-g)) * u * down[i * F + f];
+    }
+}
+
+static void token_result(const double *x, const int32_t *ids, const int32_t *kept, double *y)
+{
+    double weight[8];
+
+    memset(y, 0, D * sizeof *y);
+    weigh(x, ids, weight);
+    for (int64_t j = 0; j < op.moe.top_k; j++)
+        if (kept[j] >= 0)
+            add_expert(x, ids[j], weight[j], y);
+}
+
+/* dx by central differences of sum(dy y), the choice staying as it is. */
+static void token_gradient(double *x, const int32_t *ids, const int32_t *kept, const float *dy, double *dx)
+{
+    for (int64_t i = 0; i < D; i++) {
+        double at = x[i], y[2][D];
+
+        dx[i] = 0;
+        x[i] = at + 1e-5, token_result(x, ids, kept, y[0]);
+        x[i] = at - 1e-5, token_result(x, ids, kept, y[1]);
+        x[i] = at;
+        for (int64_t d = 0; d < D; d++)
+            dx[i] += dy[d] * (y[0][d] - y[1][d]) / 2e-5;
+    }
+}
+
+/* The rule, in so many words: each sequence in order, each token's best choice first, and an expert takes what it has room for. */
+static int64_t drop(const int32_t *ids, int64_t room, int32_t *kept)
+{
+    int64_t dropped = 0;
+
+    for (int64_t b = 0; b < B; b++) {
+        int64_t taken[E] = {0};
+
+        for (int64_t i = b * S * op.moe.top_k; i < (b + 1) * S * op.moe.top_k; i++) {
+            kept[i] = taken[ids[i]]++ < room ? ids[i] : -1;
+            dropped += kept[i] < 0;
+        }
+    }
+    return dropped;
+}
+
+enum { MOST_CHOICES = T * 3 };
+
+/* Zigzag over cp: of rank r the chunks r and 2 cp - 1 - r. */
+static void zigzag(int cp, int32_t *positions)
+{
+    int chunk = S / (2 * cp), at = 0;
+
+    for (int r = 0; r < cp && cp > 1; r++)
+        for (int half = 0; half < 2; half++)
+            for (int i = 0; i < chunk; i++)
+                positions[at++] = (half == 0 ? r : 2 * cp - 1 - r) * chunk + i;
+    for (int i = 0; i < S && cp == 1; i++)
+        positions[i] = i;
+}
+
+static void check_drop(loom_comm *world, loom_stream *stream)
+{
+    const loom_layout *l = &op.layout;
+    int64_t sequences = B / l->dp, local = S / l->cp, first = 0, tokens, K = op.moe.top_k;
+    fixture f = open_layer(world, stream, *l, &op.moe, D, sequences, local);
+    const int32_t *ids = (const int32_t *)(const void *)op_tensor("out.expert_ids");
+    int32_t positions[S], kept[MOST_CHOICES], want_kept[MOST_CHOICES];
+    int64_t dropped = drop(ids, 3, kept); /* ceil(0.75 x 12 x 2 / 8) */
+    float x[T * D], dy[T * D], y[T * D], dx[T * D];
+    double want_y[T * D], want_dx[T * D];
+    loom_range own = loom_moe_own_tokens(f.ep, sequences * local);
+    loom_dp_result result;
+    loom_ep_load load;
+
+    if (l->sequence_parallel)
+        own = loom_cut(sequences * local, l->tp, f.mesh->here.at[LOOM_AXIS_TP]);
+    zigzag(l->cp, positions);
+    assert_ok(loom_ep_reshape(f.ep, &(loom_ep_shape){.sequences = sequences, .seq = local, .positions_CS = positions}));
+    set_weights(&f);
+    assert_ok(loom_dp_begin(f.dp));
+    assert_ok(loom_ep_begin(f.ep, 0));
+    tokens = own.end - own.begin;
+    first = own.begin;
+    for (int64_t t = 0; t < tokens; t++) {
+        int64_t row = first + t, b = f.mesh->here.at[LOOM_AXIS_DP] * sequences + row / local;
+        int64_t global = b * S + positions[f.mesh->here.at[LOOM_AXIS_CP] * local + row % local];
+        double wide[D];
+
+        for (int64_t i = 0; i < D; i++) {
+            wide[i] = x[t * D + i] = op_tensor("in.x")[global * D + i];
+            dy[t * D + i] = op_tensor("in.dy")[global * D + i];
+        }
+        memcpy(want_kept + t * K, kept + global * K, (size_t)K * sizeof *kept);
+        token_result(wide, ids + global * K, kept + global * K, want_y + t * D);
+        token_gradient(wide, ids + global * K, kept + global * K, dy + t * D, want_dx + t * D);
+    }
+    forward(&f, x, tokens, first, y);
+    for (int64_t i = 0; i < tokens * K; i++)
+        assert_int_equal(loom_moe_kept(f.record)[i], want_kept[i]);
+    assert_close("y", y, want_y, tokens * D, LIMIT);
+    backward(&f, x, dy, dx);
+    assert_close("dx", dx, want_dx, tokens * D, LIMIT);
+    assert_ok(loom_dp_reduce_only(f.dp, 1, &result));
+    assert_ok(loom_ep_finish(f.ep, &load));
+    assert_true(dropped > 0 && fabs(load.dropped - (double)dropped / (double)(T * K)) < 1e-12);
+    close_layer(&f);
+}
+
+static void what_is_dropped_depends_on_the_order_of_the_sequence_alone(void **state)
+{
+    static const loom_layout layouts[] = {
+        {.tp = 1, .cp = 1, .dp = 1, .ep = 1, .etp = 1},
+        {.tp = 1, .cp = 2, .dp = 1, .ep = 2, .etp = 1},
+        {.tp = 2, .cp = 1, .dp = 1, .ep = 2, .etp = 1},
+        {.tp = 1, .cp = 3, .dp = 1, .ep = 1, .etp = 3},
+        {.tp = 2, .cp = 2, .dp = 1, .ep = 2, .etp = 2},
+        {.tp = 2, .cp = 1, .dp = 2, .ep = 4, .etp = 1, .sequence_parallel = true},
+        {.tp = 2, .cp = 2, .dp = 1, .ep = 4, .etp = 1, .sequence_parallel = true},
+    };
+
+    (void)state;
+    open_op("moe_softmax", &softmax_moe);
+    op.moe.balance = LOOM_BALANCE_NONE;
+    ep_config.capacity_factor = 0.75;
+    for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
+        op.layout = layouts[i];
+        by_both_dispatchers(op.layout.tp * op.layout.cp * op.layout.dp, check_drop);
+    }
+    ep_config.capacity_factor = 0;
+    tensors_drop(&op.file);
 }
 
 /* --- growth, repetition, refusals --------------------------------------------------------------------------------------------------------- */
@@ -506,7 +706,8 @@ static void same_bits_twice(loom_comm *world, loom_stream *stream)
 static void two_runs_agree_to_the_bit(void **state)
 {
     (void)state;
-    on_ranks(RANKS, same_bits_twice);
+    op.layout = (loom_layout){.ep = 2, .etp = 1};
+    by_both_dispatchers(RANKS, same_bits_twice);
 }
 
 static void three_do_not_share_eight(loom_comm *world, loom_stream *stream)
@@ -518,7 +719,7 @@ static void three_do_not_share_eight(loom_comm *world, loom_stream *stream)
     loom_param_list params = {0};
 
     assert_ok(loom_kernels_open(loom_comm_device(world), NULL, &kernels));
-    assert_ok(loom_ep_open(mesh, kernels, stream, &ep));
+    assert_ok(loom_ep_open(mesh, kernels, stream, NULL, &ep));
     assert_refused(loom_moe_layer_open(ep, &(loom_moe_layer_config){.moe = &softmax_moe, .hidden = D, .experts = "layer"}, &params, &layer),
                    LOOM_E_INVALID, "layer", "ep=3", "8 experts");
     loom_ep_close(ep);
@@ -539,6 +740,7 @@ int main(void)
         cmocka_unit_test(sigmoid_layer_meets_the_fixture_in_every_fold),
         cmocka_unit_test(balance_loss_has_the_value_of_its_definition_however_tokens_are_split),
         cmocka_unit_test(a_rank_without_tokens_takes_part_in_every_call),
+        cmocka_unit_test(what_is_dropped_depends_on_the_order_of_the_sequence_alone),
         cmocka_unit_test(two_runs_agree_to_the_bit),
         cmocka_unit_test(experts_that_ranks_cannot_share_are_refused),
     };

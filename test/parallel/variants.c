@@ -1,5 +1,6 @@
-/* Packed documents and padded sequences: what one rank makes of them, every layout makes; padding changes nothing; documents packed into one sequence
- * give what each gives alone. */
+/* What a run may ask for besides its layout: packed documents, sequences of any length, dropped choices, another dispatcher of tokens. What one rank
+ * makes of it, every layout makes; padding and the dispatcher change nothing; documents packed into one sequence give what each gives alone; and every
+ * layout chooses the same experts. */
 #include "check.h"
 #include "harness/on_ranks.h"
 #include "trainer.h"
@@ -15,6 +16,7 @@ enum { STEPS = 3, TEXT = 2048, SEPARATOR = 10, MOST_PARAMS = 200 };
 typedef struct outcome {
     int64_t counted;
     double loss[STEPS], grad_norm[STEPS];
+    double dropped[STEPS];
     int n_gradients;
     double gradient[MOST_PARAMS];
 } outcome;
@@ -82,7 +84,7 @@ static void train(loom_comm *world, loom_stream *stream)
     outcome *out = &results[result], unused;
     loom_dp_result reduced;
     gpt_trainer *t;
-    gpt_step step;
+    gpt_step step = {0};
 
     (void)stream;
     if (loom_comm_rank(world) != 0)
@@ -98,6 +100,7 @@ static void train(loom_comm *world, loom_stream *stream)
         assert_ok(gpt_trainer_step(t, i, &step));
         out->loss[i] = step.loss;
         out->grad_norm[i] = step.grad_norm;
+        out->dropped[i] = step.load.dropped;
     }
     gpt_trainer_close(t);
 }
@@ -167,11 +170,33 @@ static void compare(void)
         if (!(fabs(got->gradient[i] - want->gradient[i]) <= TRUTH_GRADIENT * (want->gradient[i] + 1e-3 * want->grad_norm[0] * (double)want->counted)))
             fail_msg("%s %s: gradient %d has norm %.9g, not %.9g", run->model.name, text, i, got->gradient[i], want->gradient[i]);
     for (int i = 0; i < STEPS; i++) {
+        assert_true(got->dropped[i] == want->dropped[i]);
         if (!(fabs(got->loss[i] - want->loss[i]) <= TRUTH_LOSS))
             fail_msg("%s %s step %d: loss %.9f, not %.9f", run->model.name, text, i, got->loss[i], want->loss[i]);
         if (!(fabs(got->grad_norm[i] - want->grad_norm[i]) <= TRUTH_GRAD_NORM * want->grad_norm[i]))
             fail_msg("%s %s step %d: gradient norm %.9f, not %.9f", run->model.name, text, i, got->grad_norm[i], want->grad_norm[i]);
     }
+}
+
+static void open_truth_run(const char *model)
+{
+    open_run(model, TRUTH_SEQ);
+    run->data.packed = false;
+    run->data.tokenizer = GPT_UINT16;
+    snprintf(run->data.path, sizeof run->data.path, "%s", test_data("fixtures/tokens.bin"));
+}
+
+/* What is expected is the fixture's curve; gradients of single tensors are those of one rank. */
+static void read_truth_of(const char *model)
+{
+    open_truth_run(model);
+    use_layout((loom_layout){0});
+    train_into(0);
+    for (int i = 0; i < STEPS; i++) {
+        results[0].loss[i] = expected.loss[i];
+        results[0].grad_norm[i] = expected.grad_norm[i];
+    }
+    assert_int_equal(results[0].counted, TRUTH_BATCH * TRUTH_SEQ);
 }
 
 /* --- every layout gives what one rank gives ------------------------------------------------------------------------------------------------ */
@@ -230,6 +255,111 @@ static void documents_of_one_token_have_no_loss(void **state)
     assert_true(results[0].loss[0] == 0 && results[0].grad_norm[0] == 0);
 }
 
+/* --- experts ------------------------------------------------------------------------------------------------------------------------------- */
+
+static const loom_layout folds[] = {
+    {.dp = 2, .ep = 2},
+    {.tp = 2, .cp = 2, .ep = 2, .etp = 2, .sequence_parallel = true},
+    {.tp = 2, .dp = 2, .ep = 4, .zero = 1},
+    {.pp = 2, .cp = 2, .ep = 2, .recompute = LOOM_RECOMPUTE_FULL},
+};
+enum { FOLDS = sizeof folds / sizeof *folds };
+
+static void the_gathering_dispatcher_meets_the_fixtures(void **state)
+{
+    static const char *const models[] = {"mixtral_tiny", "deepseek_tiny"};
+
+    (void)state;
+    for (int m = 0; m < 2; m++) {
+        read_truth_of(models[m]);
+        run->experts.dispatcher = LOOM_EP_ALLGATHER;
+        for (int i = 0; i < FOLDS; i++) {
+            use_layout(folds[i]);
+            train_into(1);
+            compare();
+        }
+        close_run();
+    }
+}
+
+/* Room for three quarters of an even share: some are dropped however even the load. Uneven documents, padding and recompute besides. */
+static void dropped_choices_are_the_same_in_every_layout(void **state)
+{
+    static const char *const models[] = {"mixtral_tiny", "deepseek_tiny"};
+
+    (void)state;
+    write_text(unevenly);
+    for (int m = 0; m < 2; m++) {
+        open_run(models[m], 27);
+        run->experts.capacity_factor = 0.75;
+        use_layout((loom_layout){0});
+        train_into(0);
+        assert_true(results[0].dropped[0] >= 0.25 && results[0].dropped[0] < 1);
+        for (int i = 0; i < FOLDS; i++) {
+            run->experts.dispatcher = i % 2 ? LOOM_EP_ALLGATHER : LOOM_EP_ALLTOALL;
+            use_layout(folds[i]);
+            train_into(1);
+            compare();
+        }
+        close_run();
+    }
+}
+
+/* The chosen experts of every layer, by sequence and position; -1 where a rank has none to say. */
+enum { ROUTED = 2 * TRUTH_SEQ, MOST_LAYERS = 4, MOST_CHOICES = 2 };
+static int32_t (*routes)[2][MOST_LAYERS][ROUTED][MOST_CHOICES]; /* shared with the ranks */
+
+static void keep_routes(const gpt_trainer *t, const gpt_chunk *chunk, int64_t l, int32_t route[ROUTED][MOST_CHOICES])
+{
+    const gpt_shape *s = &t->stage->shape;
+    loom_range own = loom_moe_own_tokens(s->ep, s->Tl);
+    int64_t first = s->tp->sequence_parallel ? s->tp->rank * s->Tl : own.begin, top_k = run->model.moe.top_k;
+    const int32_t *ids = loom_moe_ids(chunk->slot[0].saved[l].experts), *positions = loom_cp_positions(s->cp);
+
+    for (int64_t i = 0; i < own.end - own.begin; i++) {
+        int64_t t_local = first + i, at = t_local / s->local_seq * TRUTH_SEQ + positions[t_local];
+
+        memcpy(route[at], ids + i * top_k, (size_t)top_k * sizeof *ids);
+    }
+}
+
+static void route_once(loom_comm *world, loom_stream *stream)
+{
+    gpt_trainer *t;
+
+    (void)stream;
+    assert_ok(gpt_trainer_open(run, world, &t));
+    assert_ok(gpt_trainer_load_batch(t, 0));
+    assert_ok(gpt_trainer_forward_backward(t));
+    for (int c = 0; c < t->stage->n_chunks; c++)
+        for (int64_t l = 0; l < t->stage->chunks[c].layers; l++)
+            if (t->stage->chunks[c].blocks[l].experts)
+                keep_routes(t, &t->stage->chunks[c], l, (*routes)[result][t->stage->chunks[c].first_layer + l]);
+    gpt_trainer_close(t);
+}
+
+static void every_layout_chooses_the_same_experts(void **state)
+{
+    static const char *const models[] = {"mixtral_tiny", "deepseek_tiny"};
+    static const loom_layout layouts[] = {{0}, {.cp = 2, .ep = 2}, {.tp = 2, .ep = 2}, {.tp = 2, .cp = 2, .ep = 4, .sequence_parallel = true},
+                                          {.pp = 2, .cp = 4, .ep = 2, .etp = 2, .cp_kind = LOOM_CP_HYBRID}};
+
+    (void)state;
+    for (int m = 0; m < 2; m++) {
+        open_truth_run(models[m]);
+        run->layout.global_batch = 2; /* one micro-batch: all its routes are there at the end */
+        for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
+            result = i > 0;
+            memset((*routes)[result], 0xff, sizeof(*routes)[result]);
+            use_layout(layouts[i]);
+            on_ranks(loom_layout_world(&run->layout), route_once);
+            assert_true((*routes)[result][run->model.layers - 1][ROUTED - 1][0] >= 0);
+            assert_memory_equal((*routes)[result], (*routes)[0], sizeof(*routes)[0]);
+        }
+        close_run();
+    }
+}
+
 /* --- packed or apart ------------------------------------------------------------------------------------------------------------------------ */
 
 static void packed_documents_give_what_each_gives_alone(void **state)
@@ -255,18 +385,6 @@ static void packed_documents_give_what_each_gives_alone(void **state)
 
 /* --- padding against the fixtures ------------------------------------------------------------------------------------------------------------ */
 
-/* Gradients of single tensors from one rank, which needs no padding; the curve from the fixture. */
-static void expect_truth(void)
-{
-    use_layout((loom_layout){0});
-    train_into(0);
-    for (int i = 0; i < STEPS; i++) {
-        results[0].loss[i] = expected.loss[i];
-        results[0].grad_norm[i] = expected.grad_norm[i];
-    }
-    assert_int_equal(results[0].counted, TRUTH_BATCH * TRUTH_SEQ);
-}
-
 static const loom_layout uneven[] = {
     {.cp = 3},                                              /* 36 for 32 */
     {.cp = 3, .cp_kind = LOOM_CP_ALLGATHER, .recompute = LOOM_RECOMPUTE_FULL},
@@ -281,11 +399,7 @@ static void padding_changes_nothing(void **state)
 
     (void)state;
     for (int m = 0; m < 4; m++) {
-        open_run(models[m], TRUTH_SEQ);
-        run->data.packed = false;
-        run->data.tokenizer = GPT_UINT16;
-        snprintf(run->data.path, sizeof run->data.path, "%s", test_data("fixtures/tokens.bin"));
-        expect_truth();
+        read_truth_of(models[m]);
         for (size_t i = 0; i < sizeof uneven / sizeof *uneven; i++) {
             loom_layout layout = uneven[i];
 
@@ -306,15 +420,19 @@ int main(void)
         cmocka_unit_test(uneven_documents_are_the_same_in_every_layout),
         cmocka_unit_test(one_document_over_all_shards),
         cmocka_unit_test(documents_of_one_token_have_no_loss),
+        cmocka_unit_test(the_gathering_dispatcher_meets_the_fixtures),
+        cmocka_unit_test(dropped_choices_are_the_same_in_every_layout),
+        cmocka_unit_test(every_layout_chooses_the_same_experts),
         cmocka_unit_test(packed_documents_give_what_each_gives_alone),
         cmocka_unit_test(padding_changes_nothing),
     };
     int failed;
 
     results = mmap(NULL, 2 * sizeof *results, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (results == MAP_FAILED)
+    routes = mmap(NULL, sizeof *routes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (results == MAP_FAILED || (void *)routes == MAP_FAILED)
         return 1;
-    snprintf(text_path, sizeof text_path, "/tmp/loom_packed_%d.txt", (int)getpid());
+    snprintf(text_path, sizeof text_path, "/tmp/loom_variants_%d.txt", (int)getpid());
     failed = cmocka_run_group_tests(tests, NULL, NULL);
     unlink(text_path);
     return failed;
