@@ -587,14 +587,14 @@ static void join_columns(const gpt_stage *stage, const float *gathered, int64_t 
 /* Rows `first` .. of the sequences as a whole, from the context-parallel ranks that have them: each adds its own to zeros, so nothing is rounded. */
 static loom_status collect_rows(const gpt_stage *stage, const gpt_shape *s, const float *x_full, int64_t first, int64_t rows, float *x_rows)
 {
-    const int32_t *positions = loom_cp_positions(s->cp);
+    const int32_t *positions = loom_cp_host_positions(s->cp);
     size_t row = (size_t)s->D * sizeof *x_rows;
 
     TRY(loom_stream_fill_zero(s->tp->compute, x_rows, (size_t)rows * row));
     for (int64_t t = 0; t < s->T; t++) {
-        int64_t at = t / s->local_seq * s->whole + positions[t] - first;
+        int64_t position = positions[t % s->local_seq], at = t / s->local_seq * s->whole + position - first;
 
-        if (positions[t] < s->whole && at >= 0 && at < rows)
+        if (position < s->whole && at >= 0 && at < rows)
             TRY(loom_stream_copy(s->tp->compute, x_rows + at * s->D, x_full + t * s->D, row));
     }
     return loom_all_reduce(stage->mesh->axis[LOOM_AXIS_CP], x_rows, x_rows, (size_t)(rows * s->D), LOOM_F32, LOOM_SUM, s->tp->compute);
@@ -602,13 +602,14 @@ static loom_status collect_rows(const gpt_stage *stage, const gpt_shape *s, cons
 
 /* Logits of a few rows, on all tp ranks of this stage. */
 static loom_status piece_logits(const gpt_stage *stage, const gpt_shape *s, const float *x_full, int64_t first, int64_t rows, float *x_rows,
-                                float *gathered, float *logits)
+                                float *gathered, float *host, float *logits)
 {
     TRY(collect_rows(stage, s, x_full, first, rows, x_rows));
     TRY(loom_vocab_logits(stage->head, x_rows, rows, stage->logits_TV));
     TRY(loom_all_gather(stage->mesh->axis[LOOM_AXIS_TP], stage->logits_TV, gathered, (size_t)(rows * stage->head->rows), LOOM_F32, s->tp->compute));
+    TRY(loom_stream_copy(s->tp->compute, host, gathered, (size_t)(rows * stage->head->rows * s->tp->size) * sizeof *host));
     TRY(loom_stream_wait(s->tp->compute));
-    join_columns(stage, gathered, rows, logits);
+    join_columns(stage, host, rows, logits);
     return LOOM_OK;
 }
 
@@ -617,14 +618,16 @@ static loom_status head_logits(gpt_stage *stage, const gpt_shape *s, const float
     int64_t most = rows < stage->logits_tokens ? rows : stage->logits_tokens, columns = stage->head->rows * s->tp->size;
     loom_status status = LOOM_OK;
     const float *x_full;
-    float *buffers;
+    float *buffers, *host = NULL;
 
     TRY(gpt_norm_forward(&stage->final_norm, s, x, NULL, NULL, stage->norm_TD, stage->mean_T, stage->rstd_T));
     TRY(loom_tp_enter(s->tp, stage->norm_TD, s->T, s->D, stage->workspace.gathered_TD, &x_full));
     TRY(loom_alloc(stage->device, (size_t)(most * (columns + s->D)) * sizeof(float), LOOM_MEM_LOGITS, (void **)&buffers));
+    status = loom_alloc_host(stage->device, (size_t)(most * columns) * sizeof(float), (void **)&host);
     for (int64_t done = 0; done < rows && status == LOOM_OK; done += most)
         status = piece_logits(stage, s, x_full, first_row + done, rows - done < most ? rows - done : most, buffers + most * columns, buffers,
-                              logits + done * stage->model->vocab);
+                              host, logits + done * stage->model->vocab);
+    loom_free_host(stage->device, host);
     loom_free(stage->device, buffers);
     return status;
 }
@@ -632,14 +635,16 @@ static loom_status head_logits(gpt_stage *stage, const gpt_shape *s, const float
 /* Of one value a token of [sequences, whole] those that lie on this rank; padding gets 0. */
 static void take_local(const gpt_shape *s, const int32_t *all, int32_t *local)
 {
-    const int32_t *at = loom_cp_positions(s->cp);
+    const int32_t *positions = loom_cp_host_positions(s->cp);
 
-    for (int64_t t = 0; t < s->T; t++)
-        local[t] = at[t] < s->whole ? all[t / s->local_seq * s->whole + at[t]] : 0;
+    for (int64_t t = 0; t < s->T; t++) {
+        int32_t at = positions[t % s->local_seq];
+        local[t] = at < s->whole ? all[t / s->local_seq * s->whole + at] : 0;
+    }
 }
 
-/* Positions and documents of this rank's tokens, behind each other in `local`. */
-static loom_status local_documents(const gpt_stage *stage, gpt_shape *s, const int32_t *tokens, int32_t *local)
+/* Tokens, positions and documents of this rank's part, behind each other in `local`. */
+static loom_status local_ids(const gpt_stage *stage, const gpt_shape *s, const int32_t *tokens, int32_t *local)
 {
     int32_t *documents = malloc(2 * (size_t)(s->sequences * s->whole) * sizeof *documents), *positions = documents + s->sequences * s->whole;
 
@@ -647,28 +652,45 @@ static loom_status local_documents(const gpt_stage *stage, gpt_shape *s, const i
         return loom_fail(LOOM_E_MEMORY, "no memory for the documents of %lld tokens", (long long)(s->sequences * s->whole));
     for (int64_t b = 0; b < s->sequences; b++)
         gpt_data_documents(tokens + b * s->whole, s->whole, stage->separator, documents + b * s->whole, positions + b * s->whole);
-    take_local(s, positions, local);
-    take_local(s, documents, local + s->T);
+    take_local(s, tokens, local);
+    take_local(s, positions, local + s->T);
+    take_local(s, documents, local + 2 * s->T);
     free(documents);
-    s->positions_T = local;
-    s->documents_T = stage->separator == GPT_NO_SEPARATOR ? NULL : local + s->T;
     return LOOM_OK;
 }
 
+/* The same in memory of the device, and in the shape what attention and embedding need of it. */
+static loom_status place_ids(const gpt_stage *stage, gpt_shape *s, const int32_t *tokens, int32_t *ids)
+{
+    size_t bytes = 3 * (size_t)s->T * sizeof *ids;
+    int32_t *host;
+    loom_status status;
+
+    TRY(loom_alloc_host(stage->device, bytes, (void **)&host));
+    status = local_ids(stage, s, tokens, host);
+    if (status == LOOM_OK)
+        status = loom_stream_copy(s->tp->compute, ids, host, bytes);
+    if (status == LOOM_OK)
+        status = loom_stream_wait(s->tp->compute);
+    loom_free_host(stage->device, host);
+    s->positions_T = ids + s->T;
+    s->documents_T = stage->separator == GPT_NO_SEPARATOR ? NULL : ids + 2 * s->T;
+    return status;
+}
+
 static loom_status logits_with_buffers(gpt_stage *stage, gpt_shape *s, const int32_t *tokens, int64_t first_row, int64_t rows,
-                                       float *logits, float *buffers, int32_t *local)
+                                       float *logits, float *buffers, int32_t *ids)
 {
     const loom_layout *layout = &stage->mesh->layout;
     float *result;
 
-    take_local(s, tokens, local);
-    TRY(local_documents(stage, s, tokens, local + s->T));
-    TRY(walk_chunks(stage, s, local, buffers, buffers + s->Tl * s->D, &result));
+    TRY(place_ids(stage, s, tokens, ids));
+    TRY(walk_chunks(stage, s, ids, buffers, buffers + s->Tl * s->D, &result));
     if (has_head(stage))
         TRY(head_logits(stage, s, result, first_row, rows, logits));
-    TRY(loom_broadcast(stage->mesh->axis[LOOM_AXIS_PP], logits, (size_t)(rows * stage->model->vocab), LOOM_F32,
-                       loom_layout_stage_of_chunk(layout, layout->n_chunks - 1), stage->tp->compute));
-    return loom_stream_wait(stage->tp->compute);
+    TRY(loom_stream_wait(stage->tp->compute));
+    return loom_comm_broadcast_host(stage->mesh->axis[LOOM_AXIS_PP], logits, (size_t)(rows * stage->model->vocab) * sizeof *logits,
+                                    loom_layout_stage_of_chunk(layout, layout->n_chunks - 1));
 }
 
 loom_status gpt_stage_logits(gpt_stage *stage, const int32_t *tokens, int64_t sequences, int64_t seq, int64_t first_row, int64_t rows,

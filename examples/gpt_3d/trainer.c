@@ -16,6 +16,26 @@ static int32_t separator(const gpt_run *run)
     return run->data.packed ? run->data.separator : GPT_NO_SEPARATOR;
 }
 
+/* Whether kernels read other memory than the host writes. */
+static bool copies_ids(const gpt_trainer *t)
+{
+    return loom_device_get_kind(t->device) == LOOM_CUDA;
+}
+
+static loom_status open_ids(gpt_trainer *t, int id, size_t bytes)
+{
+    TRY(loom_alloc_host(t->device, bytes, (void **)&t->local[id]));
+    t->ids[id] = t->local[id];
+    return copies_ids(t) ? loom_alloc(t->device, bytes, LOOM_MEM_OTHER, (void **)&t->ids[id]) : LOOM_OK;
+}
+
+static void close_ids(gpt_trainer *t, int id)
+{
+    if (t->ids[id] != t->local[id])
+        loom_free(t->device, t->ids[id]);
+    loom_free_host(t->device, t->local[id]);
+}
+
 static loom_status open_data(gpt_trainer *t)
 {
     const gpt_run *run = t->run;
@@ -32,9 +52,9 @@ static loom_status open_data(gpt_trainer *t)
     count = t->samples * t->local_seq;
     t->places = calloc((size_t)t->local_seq, sizeof *t->places);
     for (int id = 0; id < GPT_IDS; id++) {
-        t->local[id] = calloc((size_t)count, sizeof *t->local[id]);
+        TRY(open_ids(t, id, (size_t)count * sizeof *t->ids[id]));
         t->whole[id] = calloc((size_t)seq, sizeof *t->whole[id]);
-        if (!t->places || !t->local[id] || !t->whole[id])
+        if (!t->places || !t->whole[id])
             return loom_fail(LOOM_E_MEMORY, "no memory for %lld tokens of a step", (long long)count);
     }
     loom_cp_split(seq, run->layout.cp, t->mesh->here.at[LOOM_AXIS_CP], t->places);
@@ -143,7 +163,7 @@ void gpt_trainer_close(gpt_trainer *t)
     loom_mesh_close(t->mesh);
     gpt_data_close(&t->data);
     for (int id = 0; id < GPT_IDS; id++) {
-        free(t->local[id]);
+        close_ids(t, id);
         free(t->whole[id]);
     }
     free(t->places);
@@ -202,16 +222,18 @@ loom_status gpt_trainer_load_batch(gpt_trainer *t, int64_t step)
 
     for (int64_t i = 0; i < t->samples && !is_dry(t); i++)
         TRY(load_sample(t, i, first + i));
+    for (int id = 0; id < GPT_IDS && copies_ids(t); id++)
+        TRY(loom_stream_copy(t->compute, t->ids[id], t->local[id], (size_t)(t->samples * t->local_seq) * sizeof *t->ids[id]));
     return count_targets(t);
 }
 
 loom_status gpt_trainer_forward_backward(gpt_trainer *t)
 {
     bool plain = !t->run->data.packed && loom_layout_padded_seq(&t->run->layout, t->run->layout.seq) == t->run->layout.seq;
-    gpt_batch batch = {.tokens = t->local[GPT_TOKENS],
-                       .targets = t->local[GPT_TARGETS],
-                       .positions = plain ? NULL : t->local[GPT_ROWS],
-                       .documents = t->run->data.packed ? t->local[GPT_DOCUMENTS] : NULL,
+    gpt_batch batch = {.tokens = t->ids[GPT_TOKENS],
+                       .targets = t->ids[GPT_TARGETS],
+                       .positions = plain ? NULL : t->ids[GPT_ROWS],
+                       .documents = t->run->data.packed ? t->ids[GPT_DOCUMENTS] : NULL,
                        .counted = t->counted};
 
     TRY(gpt_stage_begin(t->stage, &batch));

@@ -22,7 +22,8 @@ typedef struct gpt_trainer {
     loom_pipeline *pipeline;
     loom_monitor *monitor;
     gpt_data data;
-    int32_t *local[GPT_IDS]; /* of one step on this rank: of every sequence the part that lies here */
+    int32_t *local[GPT_IDS]; /* of one step on this rank: of every sequence the part that lies here; in memory of the host */
+    int32_t *ids[GPT_IDS];   /* the same where kernels can read it: on CPU the very same */
     int32_t *whole[GPT_IDS]; /* of one whole sequence */
     int32_t *places;         /* of this rank's tokens in their sequence, padding included */
     int64_t samples;         /* sequences of one step on this rank */

@@ -64,6 +64,11 @@ LOOM_API loom_status loom_broadcast(loom_comm *comm, void *buffer, size_t count,
 /* All ranks arrive. `name` is compared: two different names that meet are LOOM_E_MISMATCH on all ranks. NULL: "". */
 LOOM_API loom_status loom_barrier(loom_comm *comm, const char *name, loom_stream *stream);
 
+/* The same on memory of the host, whatever the comm's device; they return when it is over. For what ranks tell each other beside the training.
+ * all [size * bytes] gets mine [bytes] of every rank. */
+LOOM_API loom_status loom_comm_gather_host(loom_comm *comm, const void *mine, void *all, size_t bytes);
+LOOM_API loom_status loom_comm_broadcast_host(loom_comm *comm, void *buffer, size_t bytes, int root);
+
 /* --- point to point ---------------------------------------------------------------------------------------------------
  * Matched by (peer, tag); within a tag in the order in which their streams reach them. A send is over when the peer has taken the data; so two ranks that both wait for
  * a send before they post the receive end at the deadline with a message that names both calls. Between group_begin and group_end calls

@@ -54,6 +54,7 @@ LOOM_API int64_t loom_cp_local_seq(const loom_cp *cp); /* tokens of each sequenc
 /* [batch * local_seq] position in its sequence of each token of this rank: rows of rotary tables and position embeddings. On the device;
  * borrowed, good until the next reshape. */
 LOOM_API const int32_t *loom_cp_positions(const loom_cp *cp);
+LOOM_API const int32_t *loom_cp_host_positions(const loom_cp *cp); /* [local_seq] of one sequence, in memory of the host */
 
 /* Floats that one attention has to keep from forward to backward besides o and lse, at the shape it was opened for. Where it is 0 (ring,
  * allgather) backward reads q, k and v again; where it is not they may be overwritten: `saved` holds them, and o, for this rank's heads. */

@@ -20,8 +20,8 @@ struct loom_gathering {
     loom_stream *stream;
     piece *pieces; /* of all ranks, by (name, rank) */
     int count;
-    float *landing; /* of a piece from another rank */
-    float *tensor;
+    float *landing; /* of a piece from another rank, on the device */
+    float *piece, *tensor; /* on the host */
     int64_t landing_count, tensor_count;
 };
 
@@ -45,28 +45,32 @@ static int compare_pieces(const void *left, const void *right)
 static loom_status exchange_pieces(loom_gathering *g)
 {
     loom_comm *world = g->mesh->world;
-    loom_device *device = loom_comm_device(world);
-    int ranks = loom_comm_size(world), mine = 0;
-    int64_t *counts = NULL, most = 0;
-    piece *all = NULL;
+    int ranks = loom_comm_size(world);
+    int64_t *counts = calloc((size_t)ranks, sizeof *counts), mine = 0, most = 0;
+    piece *own = NULL, *all = NULL;
     loom_status status;
 
-    LOOM_TRY(loom_alloc(device, (size_t)ranks * sizeof *counts, LOOM_MEM_OTHER, (void **)&counts));
     for (int i = 0; i < g->params->count; i++)
         mine += gives(g->mesh, &g->params->at[i]->shard);
-    counts[loom_comm_rank(world)] = mine;
-    LOOM_TRY(loom_all_gather(world, &counts[loom_comm_rank(world)], counts, 1, LOOM_I64, g->stream));
-    LOOM_TRY(loom_stream_wait(g->stream));
+    if (!counts) {
+        status = loom_fail(LOOM_E_MEMORY, "no memory to count the tensor pieces of %d ranks", ranks);
+        goto fail;
+    }
+    LOOM_TRY(loom_comm_gather_host(world, &mine, counts, sizeof mine));
     for (int r = 0; r < ranks; r++)
         most = counts[r] > most ? counts[r] : most;
 
-    LOOM_TRY(loom_alloc(device, (size_t)ranks * (size_t)most * sizeof *all, LOOM_MEM_OTHER, (void **)&all));
-    piece *own = all + loom_comm_rank(world) * most;
+    own = calloc((size_t)most + 1, sizeof *own);
+    all = calloc((size_t)ranks * (size_t)most + 1, sizeof *all);
+    if (!own || !all) {
+        status = loom_fail(LOOM_E_MEMORY, "no memory for the list of %lld tensor pieces", (long long)ranks * (long long)most);
+        goto fail;
+    }
+    mine = 0;
     for (int i = 0; i < g->params->count; i++)
         if (gives(g->mesh, &g->params->at[i]->shard))
-            *own++ = (piece){g->params->at[i]->shard, loom_comm_rank(world), i};
-    LOOM_TRY(loom_all_gather(world, all + loom_comm_rank(world) * most, all, (size_t)most * sizeof *all, LOOM_U8, g->stream));
-    LOOM_TRY(loom_stream_wait(g->stream));
+            own[mine++] = (piece){g->params->at[i]->shard, loom_comm_rank(world), i};
+    LOOM_TRY(loom_comm_gather_host(world, own, all, (size_t)most * sizeof *all));
 
     g->pieces = malloc(((size_t)ranks * (size_t)most + 1) * sizeof *g->pieces);
     if (!g->pieces) {
@@ -79,8 +83,9 @@ static loom_status exchange_pieces(loom_gathering *g)
     qsort(g->pieces, (size_t)g->count, sizeof *g->pieces, compare_pieces);
 
 fail:
-    loom_free(device, all);
-    loom_free(device, counts);
+    free(own);
+    free(all);
+    free(counts);
     return status < 0 ? status : LOOM_OK;
 }
 
@@ -98,7 +103,8 @@ static loom_status allocate(loom_gathering *g)
     if (loom_comm_rank(g->mesh->world) != 0)
         return LOOM_OK;
     LOOM_TRY(loom_alloc(device, (size_t)g->landing_count * sizeof(float), LOOM_MEM_OTHER, (void **)&g->landing));
-    LOOM_TRY(loom_alloc(device, (size_t)g->tensor_count * sizeof(float), LOOM_MEM_OTHER, (void **)&g->tensor));
+    LOOM_TRY(loom_alloc_host(device, (size_t)g->landing_count * sizeof(float), (void **)&g->piece));
+    LOOM_TRY(loom_alloc_host(device, (size_t)g->tensor_count * sizeof(float), (void **)&g->tensor));
     return LOOM_OK;
 
 fail:
@@ -135,11 +141,12 @@ static loom_status move_piece(loom_gathering *g, const piece *from)
             LOOM_TRY(loom_send(world, data, count, LOOM_F32, 0, 0, g->stream));
     } else if (loom_comm_rank(world) == 0) {
         LOOM_TRY(loom_recv(world, g->landing, count, LOOM_F32, from->rank, 0, g->stream));
-        LOOM_TRY(loom_stream_wait(g->stream));
     }
     if (loom_comm_rank(world) != 0)
         return LOOM_OK;
-    return loom_shard_visit(&from->shard, place_run, &(placing){data, g->tensor});
+    LOOM_TRY(loom_stream_copy(g->stream, g->piece, data, count * sizeof *data));
+    LOOM_TRY(loom_stream_wait(g->stream));
+    return loom_shard_visit(&from->shard, place_run, &(placing){g->piece, g->tensor});
 
 fail:
     return status;
@@ -178,7 +185,8 @@ void loom_gathering_close(loom_gathering *g)
 {
     if (!g)
         return;
-    loom_free(loom_comm_device(g->mesh->world), g->tensor);
+    loom_free_host(loom_comm_device(g->mesh->world), g->tensor);
+    loom_free_host(loom_comm_device(g->mesh->world), g->piece);
     loom_free(loom_comm_device(g->mesh->world), g->landing);
     free(g->pieces);
     loom_stream_close(g->stream);
@@ -203,8 +211,7 @@ static loom_status share_result(loom_gathering *g, loom_status visited)
     int32_t result = visited;
     loom_status status;
 
-    LOOM_TRY(loom_broadcast(g->mesh->world, &result, 1, LOOM_I32, 0, g->stream));
-    LOOM_TRY(loom_stream_wait(g->stream));
+    LOOM_TRY(loom_comm_broadcast_host(g->mesh->world, &result, sizeof result, 0));
     if (result < 0 && loom_comm_rank(g->mesh->world) != 0)
         return loom_fail((loom_status)result, "world rank 0 could not take the weights: see its message");
     return (loom_status)result;

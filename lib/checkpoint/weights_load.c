@@ -3,11 +3,14 @@
 #include <rankloom/weights.h>
 
 #include "core/text.h"
+#include "core/try.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct loading {
+    loom_device *device;
+    loom_stream *stream;
     const loom_safetensors *file;
     const char *path;
     const loom_weights_alias *alias;
@@ -67,6 +70,23 @@ static loom_status place_run(void *context, int64_t local, int64_t global, int64
     return loom_tensor_to_f32(p->tensor, global, count, p->value + local);
 }
 
+/* By way of the host's memory: the parameter may lie where it cannot write. Padding is zeros. */
+static loom_status fill(loading *l, const loom_param *param, const loom_tensor_view *tensor)
+{
+    size_t bytes = (size_t)loom_shard_local_count(&param->shard) * sizeof *param->value;
+    float *host = NULL;
+    loom_status status;
+
+    LOOM_TRY(loom_alloc_host(l->device, bytes, (void **)&host));
+    LOOM_TRY(loom_shard_visit(&param->shard, place_run, &(placing){tensor, host}));
+    LOOM_TRY(loom_stream_copy(l->stream, param->value, host, bytes));
+    status = loom_stream_wait(l->stream);
+
+fail:
+    loom_free_host(l->device, host);
+    return status;
+}
+
 static loom_status load_param(loading *l, const loom_param *param)
 {
     const loom_tensor_view *tensor = find(l, &param->shard);
@@ -79,24 +99,24 @@ static loom_status load_param(loading *l, const loom_param *param)
         note_shape(l, &param->shard, tensor);
         return LOOM_OK;
     }
-    memset(param->value, 0, (size_t)loom_shard_local_count(&param->shard) * sizeof *param->value);
-    return loom_shard_visit(&param->shard, place_run, &(placing){tensor, param->value});
+    return fill(l, param, tensor);
 }
 
 loom_status loom_weights_load(loom_mesh *mesh, const loom_param_list *params, const char *path, const loom_weights_alias *alias)
 {
-    loading l = {.path = path, .alias = alias};
+    loading l = {.path = path, .alias = alias, .device = loom_comm_device(mesh->world)};
     loom_safetensors *file;
     loom_status status = loom_safetensors_open(path, &file);
 
-    (void)mesh;
     if (status < 0)
         return status;
     l.file = file;
+    status = loom_stream_open(l.device, LOOM_STREAM_INLINE, "weights", &l.stream);
     for (int i = 0; i < params->count && status == LOOM_OK; i++)
         status = load_param(&l, params->at[i]);
     if (status == LOOM_OK && l.problems.length > 0)
         status = loom_fail(LOOM_E_INVALID, "%s does not fit the model:%s", path, loom_text_so_far(&l.problems));
+    loom_stream_close(l.stream);
     loom_text_drop(&l.problems);
     loom_safetensors_close(file);
     return status;

@@ -263,6 +263,11 @@ const int32_t *loom_cp_positions(const loom_cp *cp)
     return cp->positions_T;
 }
 
+const int32_t *loom_cp_host_positions(const loom_cp *cp)
+{
+    return cp->host_positions + cp->rank * cp->local_seq;
+}
+
 int64_t loom_cp_saved(const loom_cp *cp)
 {
     loom_cp_shape shape = shape_of(cp, cp->opened.batch, cp->opened.seq);

@@ -60,10 +60,12 @@ static void watch_mesh(loom_monitor *m, const loom_mesh *mesh)
 static loom_status open_metrics(loom_monitor *m)
 {
     size_t ranks = (size_t)loom_comm_size(m->mesh->world);
-    loom_status status = loom_alloc(loom_comm_device(m->mesh->world), (ranks + 1) * LOOM_TIME_KINDS * sizeof(double), LOOM_MEM_OTHER, (void **)&m->of_ranks);
 
-    if (status < 0 || loom_comm_rank(m->mesh->world) != 0)
-        return status;
+    m->of_ranks = calloc(ranks * LOOM_TIME_KINDS, sizeof *m->of_ranks);
+    if (!m->of_ranks)
+        return loom_fail(LOOM_E_MEMORY, "no memory for the times of %zu ranks", ranks);
+    if (loom_comm_rank(m->mesh->world) != 0)
+        return LOOM_OK;
     if (!(m->metrics = fopen(m->metrics_path, "w")))
         return loom_fail(LOOM_E_IO, "%s: %s", m->metrics_path, strerror(errno));
     return LOOM_OK;
@@ -114,7 +116,7 @@ void loom_monitor_close(loom_monitor *m)
         loom_comm_set_observer(m->mesh->world, NULL, NULL);
     if (m->metrics)
         fclose(m->metrics);
-    loom_free(loom_comm_device(m->mesh->world), m->of_ranks);
+    free(m->of_ranks);
     loom_stream_close(m->stream);
     loom_trace_drop(&m->trace);
     free(m->metrics_path);
@@ -224,16 +226,9 @@ static void find_slowest(loom_monitor *m, const double (*of_rank)[LOOM_TIME_KIND
 /* A failure here is one of the world comm; the next call on it reports it. */
 static void tell_ranks(loom_monitor *m)
 {
-    const double(*all)[LOOM_TIME_KINDS];
-    double *mine = m->of_ranks, *everybody = m->of_ranks + LOOM_TIME_KINDS;
-
-    if (loom_device_get_kind(loom_comm_device(m->mesh->world)) != LOOM_CPU)
-        return; /* its memory is not ours to read */
-    memcpy(mine, m->seconds, sizeof m->seconds);
-    if (loom_all_gather(m->mesh->world, mine, everybody, LOOM_TIME_KINDS, LOOM_F64, m->stream) < 0 || loom_stream_wait(m->stream) < 0)
+    if (loom_comm_gather_host(m->mesh->world, m->seconds, m->of_ranks, sizeof m->seconds) < 0)
         return;
-    all = (const double(*)[LOOM_TIME_KINDS])everybody;
-    find_slowest(m, all, loom_comm_size(m->mesh->world));
+    find_slowest(m, (const double(*)[LOOM_TIME_KINDS])m->of_ranks, loom_comm_size(m->mesh->world));
 }
 
 double loom_monitor_step_end(loom_monitor *m, double seconds[LOOM_TIME_KINDS])

@@ -59,7 +59,7 @@ struct loom_monitor {
     char step_name[32];
     int64_t steps_begun;
 
-    double *of_ranks; /* [2][world][LOOM_TIME_KINDS] in comm memory: mine, then everybody's; NULL without metrics */
+    double *of_ranks; /* [world][LOOM_TIME_KINDS]; NULL without metrics */
     int slowest_rank, data_rank;
     double slowest_compute_s, data_max_s;
 

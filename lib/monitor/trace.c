@@ -193,8 +193,7 @@ static loom_status agree_on_zero(loom_monitor *m, double *zero_s)
     LOOM_TRY(loom_barrier(world, "trace", m->stream));
     LOOM_TRY(loom_stream_wait(m->stream));
     mine = all[rank] = (hello){loom_now_s(), earliest(&m->trace)};
-    LOOM_TRY(loom_all_gather(world, &mine, all, 2, LOOM_F64, m->stream));
-    LOOM_TRY(loom_stream_wait(m->stream));
+    LOOM_TRY(loom_comm_gather_host(world, &mine, all, sizeof mine));
     for (int r = 0; r < ranks; r++)
         first_s = fmin(first_s, all[r].first_s + offset_of(all, r));
     *zero_s = isfinite(first_s) ? first_s - offset_of(all, rank) : 0;
@@ -204,22 +203,35 @@ fail:
     return status;
 }
 
-/* Rank 0 takes the texts of the others one after another; `file` NULL: only so that they are not kept waiting. */
-static loom_status take_text(loom_monitor *m, int from, loom_file_writer *file)
+/* A text on its way lies in memory of the comm's device, at both ends. */
+static loom_status receive(loom_monitor *m, int from, char *text, size_t bytes)
 {
-    int64_t bytes = 0;
-    char *text = NULL;
+    loom_device *device = loom_comm_device(m->mesh->world);
+    void *way = NULL;
     loom_status status;
 
-    LOOM_TRY(loom_recv(m->mesh->world, &bytes, 1, LOOM_I64, from, 0, m->stream));
-    LOOM_TRY(loom_stream_wait(m->stream));
-    if (!(text = malloc((size_t)bytes + 1)))
-        return loom_fail(LOOM_E_MEMORY, "no memory for the trace of rank %d (%lld bytes)", from, (long long)bytes);
-    LOOM_TRY(loom_recv(m->mesh->world, text, (size_t)bytes, LOOM_U8, from, 1, m->stream));
-    LOOM_TRY(loom_stream_wait(m->stream));
+    LOOM_TRY(loom_alloc(device, bytes, LOOM_MEM_OTHER, &way));
+    LOOM_TRY(loom_recv(m->mesh->world, way, bytes, LOOM_U8, from, 0, m->stream));
+    LOOM_TRY(loom_stream_copy(m->stream, text, way, bytes));
+    status = loom_stream_wait(m->stream);
+
+fail:
+    loom_free(device, way);
+    return status;
+}
+
+/* Rank 0 takes the texts of the others one after another; `file` NULL: only so that they are not kept waiting. */
+static loom_status take_text(loom_monitor *m, int from, size_t bytes, loom_file_writer *file)
+{
+    char *text = malloc(bytes + 1);
+    loom_status status;
+
+    if (!text)
+        return loom_fail(LOOM_E_MEMORY, "no memory for the trace of rank %d (%zu bytes)", from, bytes);
+    LOOM_TRY(receive(m, from, text, bytes));
     if (file && bytes > 0) {
         LOOM_TRY(loom_file_write(file, ",\n", 2));
-        LOOM_TRY(loom_file_write(file, text, (size_t)bytes));
+        LOOM_TRY(loom_file_write(file, text, bytes));
     }
 
 fail:
@@ -229,14 +241,17 @@ fail:
 
 static loom_status give_text(loom_monitor *m, const loom_text *text)
 {
-    int64_t bytes = (int64_t)text->length;
+    loom_device *device = loom_comm_device(m->mesh->world);
+    void *way = NULL;
     loom_status status;
 
-    LOOM_TRY(loom_send(m->mesh->world, &bytes, 1, LOOM_I64, 0, 0, m->stream));
-    LOOM_TRY(loom_send(m->mesh->world, loom_text_so_far(text), text->length, LOOM_U8, 0, 1, m->stream));
-    return loom_stream_wait(m->stream);
+    LOOM_TRY(loom_alloc(device, text->length, LOOM_MEM_OTHER, &way));
+    LOOM_TRY(loom_stream_copy(m->stream, way, loom_text_so_far(text), text->length));
+    LOOM_TRY(loom_send(m->mesh->world, way, text->length, LOOM_U8, 0, 0, m->stream));
+    status = loom_stream_wait(m->stream);
 
 fail:
+    loom_free(device, way);
     return status;
 }
 
@@ -255,13 +270,13 @@ fail:
     return status;
 }
 
-static loom_status write_merged(loom_monitor *m, const loom_text *own)
+static loom_status write_merged(loom_monitor *m, const loom_text *own, const int64_t *bytes)
 {
     loom_file_writer *file = NULL;
     loom_status status = write_own(&m->trace, own, &file), taken;
 
     for (int r = 1; r < loom_comm_size(m->mesh->world); r++) {
-        taken = take_text(m, r, status < 0 ? NULL : file);
+        taken = take_text(m, r, (size_t)bytes[r], status < 0 ? NULL : file);
         status = status < 0 ? status : taken;
         if (taken == LOOM_E_PEER || taken == LOOM_E_MISMATCH)
             break; /* the world is of no more use */
@@ -274,16 +289,23 @@ static loom_status write_merged(loom_monitor *m, const loom_text *own)
 
 loom_status loom_trace_write(loom_monitor *m)
 {
+    loom_comm *world = m->mesh->world;
     loom_text text = {0};
     double zero_s = 0;
-    loom_status status = agree_on_zero(m, &zero_s);
+    int64_t mine, *bytes = calloc((size_t)loom_comm_size(world), sizeof *bytes);
+    loom_status status = bytes ? agree_on_zero(m, &zero_s) : loom_fail(LOOM_E_MEMORY, "no memory to merge the traces of the ranks");
 
     if (status < 0)
-        return status;
+        goto fail;
     add_events(&text, m, zero_s);
     if (text.failed)
         loom_text_drop(&text); /* nothing of this rank, but it takes part */
-    status = loom_comm_rank(m->mesh->world) == 0 ? write_merged(m, &text) : give_text(m, &text);
+    mine = (int64_t)text.length;
+    LOOM_TRY(loom_comm_gather_host(world, &mine, bytes, sizeof mine));
+    status = loom_comm_rank(world) == 0 ? write_merged(m, &text, bytes) : give_text(m, &text);
+
+fail:
     loom_text_drop(&text);
+    free(bytes);
     return status;
 }

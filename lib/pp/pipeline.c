@@ -81,6 +81,22 @@ fail:
     return status;
 }
 
+/* The stages that this one exchanges messages with: those of the chunks before and after its own. */
+static loom_status connect_neighbours(const loom_pipeline *p, const loom_schedule *schedule, int stage)
+{
+    int peers[LOOM_MAX_STAGES], count = 0, chunks = schedule->stages * schedule->chunks_per_stage;
+
+    for (int c = 0; c + 1 < chunks; c++) {
+        int a = schedule->stage_of_chunk[c], b = schedule->stage_of_chunk[c + 1], peer = a == stage ? b : b == stage ? a : stage;
+        bool known = peer == stage;
+        for (int i = 0; i < count; i++)
+            known |= peers[i] == peer;
+        if (!known)
+            peers[count++] = peer;
+    }
+    return loom_comm_connect(p->mesh->axis[LOOM_AXIS_PP], peers, count);
+}
+
 loom_status loom_pipeline_open(loom_mesh *mesh, const loom_schedule *schedule, size_t boundary, const loom_stage_ops *ops, loom_stream *compute,
                                loom_pipeline **pipeline)
 {
@@ -100,6 +116,7 @@ loom_status loom_pipeline_open(loom_mesh *mesh, const loom_schedule *schedule, s
     LOOM_TRY(loom_stage_plan_make(schedule, stage, &p->plan));
     LOOM_TRY(check_ops(&p->plan, ops));
     LOOM_TRY(open_buffers(p));
+    LOOM_TRY(connect_neighbours(p, schedule, stage));
     *pipeline = p;
     return LOOM_OK;
 
@@ -148,11 +165,11 @@ static loom_status start_message(loom_pipeline *p, const loom_stage_step *step)
     return loom_recv(pp, b->data, p->boundary, LOOM_F32, a->peer, tag_of(a), b->stream);
 }
 
-/* Until the message that this buffer holds has come, or gone. */
+/* Compute goes on when the message that this buffer holds has come, or gone. On CPU that is waited for here. */
 static loom_status wait_for_message(loom_pipeline *p, int buffer, double *wait_s)
 {
     double begin = loom_now_s();
-    loom_status status = buffer < 0 ? LOOM_OK : loom_stream_wait(p->buffer[buffer].stream);
+    loom_status status = buffer < 0 ? LOOM_OK : loom_stream_follow(p->compute, p->buffer[buffer].stream);
 
     if (buffer >= 0)
         *wait_s += loom_now_s() - begin;

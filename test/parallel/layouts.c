@@ -1,7 +1,7 @@
 /* Every layout gives the numbers of the independent float64 implementation: logits, every gradient, and the loss and gradient norm of 20
  * steps.
  *
- *   test_parallel_layouts [--part K/N] [--most N] [--seed S]
+ *   test_parallel_layouts [--part K/N] [--most N] [--seed S] [--model NAME] [--device cuda]
  *
  * --part takes every N-th of all legal layouts, from the K-th (0 to N - 1); 0/1 is all of them. Without it: a seeded sample that holds
  * every pair of features (tp, pp, vpp, dp, cp, cp kind, ep, etp, ZeRO, sequence parallelism, schedule, micro-batch and recompute, split of
@@ -22,7 +22,10 @@ static struct {
     int part, parts; /* parts 0: the sample */
     int most;        /* layouts of a model; 0: no limit */
     uint64_t seed;
-} settings = {.seed = 1};
+    const char *model; /* NULL: all */
+    loom_device_kind device;
+    double patience; /* how much longer than CPU ranks it may take */
+} settings = {.seed = 1, .patience = 1};
 
 /* What the ranks of one check read: set before they are forked. */
 static truth expected;
@@ -161,7 +164,7 @@ static void check_layouts(loom_layout *layouts, int count)
         for (batch_count = 1; batch_count < BATCH && done + batch_count < count && loom_layout_world(&batch[batch_count]) == world;
              batch_count++)
             ;
-        on_ranks_with(&(rank_options){.deadline_s = 40 + 20 * batch_count}, world, check_batch);
+        on_ranks_with(&(rank_options){.deadline_s = (40 + 20 * batch_count) * settings.patience, .device = settings.device}, world, check_batch);
     }
 }
 
@@ -184,6 +187,8 @@ static void check_model(const char *name)
     layout_list list = {0};
     int legal, count;
 
+    if (settings.model && strcmp(settings.model, name) != 0)
+        return;
     truth_open(name, &expected);
     make_run();
     for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++)
@@ -238,6 +243,10 @@ int main(int argc, char **argv)
             settings.most = atoi(argv[i + 1]);
         else if (strcmp(argv[i], "--seed") == 0)
             settings.seed = strtoull(argv[i + 1], NULL, 10);
+        else if (strcmp(argv[i], "--model") == 0)
+            settings.model = argv[i + 1];
+        else if (strcmp(argv[i], "--device") == 0 && strcmp(argv[i + 1], "cuda") == 0)
+            settings.device = LOOM_CUDA, settings.patience = 8; /* kernels run on fibers */
     }
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -223,27 +223,38 @@ static bool waits_for_peers(void)
     return false;
 }
 
+static struct timespec in_a_moment(long ns)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_REALTIME, &t);
+    t.tv_nsec += ns;
+    if (t.tv_nsec >= 1000000000) {
+        t.tv_nsec -= 1000000000;
+        t.tv_sec++;
+    }
+    return t;
+}
+
+/* `rounds` without anything to run: peers may be quick, or the host asks for more. */
 static void sleep_until_news(int rounds)
 {
-    struct timespec until;
+    enum { YIELDS = 3, SHORT_NAPS = 20 };
+    struct timespec until = in_a_moment(100000);
 
-    if (rounds < 50) {
+    if (rounds < YIELDS) {
         pthread_mutex_unlock(&device.lock);
         sched_yield();
         pthread_mutex_lock(&device.lock);
         return;
     }
-    double_memory_shut();
     if (!waits_for_peers()) {
+        double_memory_shut();
         pthread_cond_wait(&device.news, &device.lock);
         return;
     }
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_nsec += 100000;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_nsec -= 1000000000;
-        until.tv_sec++;
-    }
+    if (rounds == SHORT_NAPS)
+        double_memory_shut();
     pthread_cond_timedwait(&device.news, &device.lock, &until);
 }
 
@@ -262,7 +273,7 @@ static void *be_device(void *context)
             continue;
         }
         let_all_try_again();
-        sleep_until_news(work ? idle++ : 50);
+        sleep_until_news(idle++);
     }
     return NULL;
 }
@@ -345,12 +356,15 @@ static void ask_for(struct CUstream_st *stream, uint64_t ticket)
 
 cudaError_t cudaStreamQuery(cudaStream_t stream)
 {
+    struct timespec until = in_a_moment(200000);
     bool over;
 
     if (double_fails(__func__))
         return double_remember(cudaErrorLaunchFailure);
     pthread_mutex_lock(&device.lock);
     ask_for(stream, stream->pushed);
+    while (stream->done < stream->pushed && pthread_cond_timedwait(&device.passed, &device.lock, &until) == 0)
+        ; /* whoever polls leaves the core to the device for a moment */
     over = stream->done == stream->pushed;
     pthread_mutex_unlock(&device.lock);
     return over ? cudaSuccess : cudaErrorNotReady;
