@@ -1,7 +1,7 @@
 /* Every layout gives the numbers of the independent float64 implementation: logits, every gradient, and the loss and gradient norm of 20
  * steps.
  *
- *   test_parallel_layouts [--part K/N] [--most N] [--seed S] [--model NAME] [--device cuda]
+ *   test_parallel_layouts [--part K/N] [--most N] [--seed S] [--steps N] [--model NAME] [--device cuda]
  *
  * --part takes every N-th of all legal layouts, from the K-th (0 to N - 1); 0/1 is all of them. Without it: a seeded sample that holds
  * every pair of features (tp, pp, vpp, dp, cp, cp kind, ep, etp, ZeRO, sequence parallelism, schedule, micro-batch and recompute, split of
@@ -22,10 +22,11 @@ static struct {
     int part, parts; /* parts 0: the sample */
     int most;        /* layouts of a model; 0: no limit */
     uint64_t seed;
+    int steps; /* of the curve */
     const char *model; /* NULL: all */
     loom_device_kind device;
     double patience; /* how much longer than CPU ranks it may take */
-} settings = {.seed = 1, .patience = 1};
+} settings = {.seed = 1, .steps = TRUTH_STEPS, .patience = 1};
 
 /* What the ranks of one check read: set before they are forked. */
 static truth expected;
@@ -114,7 +115,7 @@ static void check_gradients(gpt_trainer *t)
 
 static void check_curve(gpt_trainer *t)
 {
-    for (int step = 0; step < TRUTH_STEPS; step++) {
+    for (int step = 0; step < settings.steps; step++) {
         gpt_step result;
 
         assert_ok(gpt_trainer_step(t, step, &result));
@@ -243,6 +244,8 @@ int main(int argc, char **argv)
             settings.most = atoi(argv[i + 1]);
         else if (strcmp(argv[i], "--seed") == 0)
             settings.seed = strtoull(argv[i + 1], NULL, 10);
+        else if (strcmp(argv[i], "--steps") == 0)
+            settings.steps = atoi(argv[i + 1]);
         else if (strcmp(argv[i], "--model") == 0)
             settings.model = argv[i + 1];
         else if (strcmp(argv[i], "--device") == 0 && strcmp(argv[i + 1], "cuda") == 0)
