@@ -378,6 +378,7 @@ void loom_run_read(const loom_csv *csv, int row, const loom_override *overrides,
     run->source = text(&r, "source");
     run->gpu = text(&r, "gpu");
     run->framework = text(&r, "framework");
+    run->software = framework_of(&r);
     run->model_name = text(&r, "model");
     run->precision = text(&r, "precision");
     run->gpus = whole(&r, "gpus", 1);

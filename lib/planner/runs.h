@@ -8,6 +8,7 @@
 
 typedef struct loom_run {
     const char *id, *source, *gpu, *framework, *model_name, *precision;
+    const loom_framework *software; /* whose habits were assumed; NULL: nobody's we know */
     loom_job job;
     loom_degrees degrees;
     int chunk_layers[LOOM_MAX_STAGES];

@@ -14,6 +14,7 @@
 
 typedef struct scored {
     const char *id, *source, *gpu, *model, *framework, *precision;
+    const loom_framework *software;
     int gpus;
     int64_t batch, seq;
     bool one_node;
@@ -64,6 +65,7 @@ static loom_status predict_row(const loom_csv *csv, int index, const loom_overri
                     .gpu = run->gpu,
                     .model = run->model_name,
                     .framework = run->framework,
+                    .software = run->software,
                     .precision = run->precision,
                     .gpus = run->gpus,
                     .batch = run->job.global_batch,
@@ -97,8 +99,8 @@ static loom_status predict_row(const loom_csv *csv, int index, const loom_overri
 
 static bool same_kind(const scored *a, const scored *b)
 {
-    return strcmp(a->precision, b->precision) == 0 && strcmp(a->source, b->source) == 0 && strcmp(a->gpu, b->gpu) == 0 &&
-           strcmp(a->model, b->model) == 0;
+    return a->software == b->software && strcmp(a->precision, b->precision) == 0 && strcmp(a->source, b->source) == 0 &&
+           strcmp(a->gpu, b->gpu) == 0 && strcmp(a->model, b->model) == 0;
 }
 
 static double calibrated(const scored *row, const scored *by)
@@ -111,7 +113,7 @@ static double calibrated(const scored *row, const scored *by)
     return cost.seconds;
 }
 
-/* One measured step: the first timed row of equal source, device, precision and model calibrates the others. */
+/* One measured step: the first timed row of equal source, device, precision, model and software calibrates the others. */
 static void calibrate_with_one(scored *rows, int n)
 {
     for (int i = 0; i < n; i++) {
@@ -290,10 +292,10 @@ static void tell_text(loom_text *out, const scored *rows, int n, const group *gr
         "\n%d of %d rows predicted. Error averaged by source and device first: %.1f %% mean; over rows %.1f %% mean, %.1f %% median.\n",
         all.rows, n, 100 * mean_of_groups(groups, n_groups, offsetof(group, plain)), all.rows ? 100 * all.absolute / all.rows : NAN,
         100 * median_error(rows, n, false));
-    loom_text_add(
-        out,
-        "With one measured step of the same model, device and precision: %.1f %% mean by source and device, %.1f %% median over rows.\n",
-        100 * mean_of_groups(groups, n_groups, offsetof(group, one)), 100 * median_error(rows, n, true));
+    loom_text_add(out,
+                  "With one measured step of the same model, device, precision and software: %.1f %% mean by source and device, %.1f %% "
+                  "median over rows.\n",
+                  100 * mean_of_groups(groups, n_groups, offsetof(group, one)), 100 * median_error(rows, n, true));
     loom_text_add(out, "The 80 %% interval held for %.0f %% of the rows.\n", all.rows ? 100.0 * all.inside / all.rows : NAN);
     tell_choice(out, "on one node", one_node);
     tell_choice(out, "on several nodes", several);
@@ -375,7 +377,7 @@ loom_status loom_plan_score(const char *path, const char *const *set, loom_plan_
 {
     loom_status status;
     loom_csv csv = {0};
-    loom_text out = {0};
+    loom_text out = {0}, lines = {0};
     loom_override *overrides = NULL;
     int n_overrides = 0, n_groups = 0;
     loom_run *run = malloc(sizeof *run);
@@ -400,13 +402,17 @@ loom_status loom_plan_score(const char *path, const char *const *set, loom_plan_
     calibrate_with_one(rows, csv.rows);
     sort_into_groups(rows, csv.rows, groups, &n_groups);
     LOOM_TRY(judge_choices(rows, csv.rows, &one_node, &several));
-    if (format == LOOM_PLAN_AS_JSON)
+    if (format == LOOM_PLAN_AS_JSON) {
         tell_json(&out, rows, csv.rows, groups, n_groups, &one_node, &several);
-    else
-        tell_text(&out, rows, csv.rows, groups, n_groups, &one_node, &several);
+    } else {
+        tell_text(&lines, rows, csv.rows, groups, n_groups, &one_node, &several);
+        loom_text_add_wrapped(&out, loom_text_so_far(&lines), 100, 4);
+        out.failed |= lines.failed;
+    }
     status = loom_text_take(&out, text);
 
 fail:
+    loom_text_drop(&lines);
     loom_text_drop(&out);
     free(groups);
     free(rows);
