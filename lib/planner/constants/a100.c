@@ -2,7 +2,7 @@
 #include "planner/constants/kinds.h"
 
 const loom_device_kind loom_kind_a100 = {
-    .names = {"A100-SXM4-80GB", "A100-SXM4", "A100-80G", "A100-SXM", "A100", "A800-SXM4-80GB"},
+    .names = {"A100-SXM4-80GB", "A100-SXM4", "A100-80G", "A100-SXM", "A100", "A800"},
     .at =
         {
             [LOOM_DEV_PEAK_16] = LOOM_SHEET(312e12),
