@@ -190,7 +190,7 @@ static loom_status dry_run(const arguments *a, const loom_launch *launch, gpt_ru
 {
     int world = a->ranks > 0 ? a->ranks : launch->size > 1 ? launch->size : 0;
 
-    TRY(gpt_run_load(a->path, a->assignments, a->n_assignments, world, run));
+    TRY(gpt_run_load(a->path, a->assignments, a->n_assignments, world, 0, run));
     if (launch->rank != 0)
         return LOOM_OK;
     if (run->planned)
@@ -203,7 +203,7 @@ static loom_status run_rank(const arguments *a, loom_launch *launch, gpt_run *ru
     TRY(loom_launch_from_env(launch));
     if (a->dry_run)
         return dry_run(a, launch, run);
-    TRY(gpt_run_load(a->path, a->assignments, a->n_assignments, launch->size, run));
+    TRY(gpt_run_load(a->path, a->assignments, a->n_assignments, launch->size, launch->local_size, run));
     return train_on(run, launch);
 }
 

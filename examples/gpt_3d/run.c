@@ -12,7 +12,7 @@ typedef struct run_reader {
     const char *folder; /* of the file, "" or ending in a slash */
     const char *const *assignments;
     int n_assignments;
-    int world;
+    int world, node_ranks;
     gpt_run *run;
     const loom_model *model; /* of the run, once it was read without a problem: judging a layout by half a model only confuses */
 } run_reader;
@@ -165,6 +165,7 @@ static void read_layout(run_reader *r)
     layout->global_batch = r->run->train.global_batch;
     layout->seq = r->run->train.seq;
     layout->pad_seq = true;
+    layout->fast_ranks = r->node_ranks;
     read_path(r, r->root, "", "topology", r->run->topology);
     r->run->planned = text && strcmp(text, "auto") == 0;
     if (r->run->planned)
@@ -268,11 +269,12 @@ static loom_status check_layout(gpt_run *run, int world)
     return LOOM_OK;
 }
 
-static loom_status load(loom_config *config, const char *path, const char *const *assignments, int count, int world, gpt_run *run)
+static loom_status load(loom_config *config, const char *path, const char *const *assignments, int count, int world, int node_ranks,
+                        gpt_run *run)
 {
     char folder[GPT_PATH_BYTES];
     run_reader reader = {.root = loom_config_root(config), .folder = folder, .assignments = assignments, .n_assignments = count,
-                         .world = world, .run = run};
+                         .world = world, .node_ranks = node_ranks, .run = run};
 
     folder_of(path, folder);
     TRY(loom_reader_open(config, &reader.reader));
@@ -282,7 +284,7 @@ static loom_status load(loom_config *config, const char *path, const char *const
     return run->planned ? LOOM_OK : check_layout(run, world);
 }
 
-loom_status gpt_run_load(const char *path, const char *const *assignments, int count, int world, gpt_run *run)
+loom_status gpt_run_load(const char *path, const char *const *assignments, int count, int world, int node_ranks, gpt_run *run)
 {
     loom_config *config;
     loom_status status = LOOM_OK;
@@ -292,7 +294,7 @@ loom_status gpt_run_load(const char *path, const char *const *assignments, int c
     for (int i = 0; i < count && status == LOOM_OK; i++)
         status = loom_config_override(config, assignments[i]);
     if (status == LOOM_OK)
-        status = load(config, path, assignments, count, world, run);
+        status = load(config, path, assignments, count, world, node_ranks, run);
     loom_config_free(config);
     return status;
 }

@@ -33,8 +33,8 @@ typedef struct gpt_run {
     } output;
 } gpt_run;
 
-/* Reads `path` and the assignments "a.b=value" of the command line for a world of `world` ranks. Paths in the file are relative to it, paths in
+/* Reads `path` and the assignments "a.b=value" of the command line for a world of `world` ranks, `node_ranks` of them on a node (0: all). Paths in the file are relative to it, paths in
  * assignments to the working directory. Every problem of the file is in the one message. */
-loom_status gpt_run_load(const char *path, const char *const *assignments, int count, int world, gpt_run *run);
+loom_status gpt_run_load(const char *path, const char *const *assignments, int count, int world, int node_ranks, gpt_run *run);
 
 #endif

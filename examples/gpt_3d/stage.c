@@ -303,6 +303,7 @@ static loom_status open_cp(gpt_stage *stage)
 {
     gpt_shape *s = &stage->shape;
     loom_cp_config config = {.kind = stage->mesh->layout.cp_kind,
+                             .inner = stage->mesh->layout.cp_inner,
                              .batch = s->sequences,
                              .seq = s->seq,
                              .heads = s->heads,

@@ -32,9 +32,9 @@ typedef enum loom_schedule_kind {
 LOOM_API const char *loom_schedule_kind_name(loom_schedule_kind kind); /* "gpipe", "1f1b", "interleaved", "zb-h1", "zb-v" */
 
 typedef enum loom_recompute { LOOM_RECOMPUTE_NONE, LOOM_RECOMPUTE_SELECTIVE, LOOM_RECOMPUTE_FULL } loom_recompute;
-typedef enum loom_cp_kind { LOOM_CP_RING, LOOM_CP_ALLGATHER, LOOM_CP_ULYSSES, LOOM_CP_HYBRID } loom_cp_kind;
+typedef enum loom_cp_kind { LOOM_CP_RING, LOOM_CP_ALLGATHER, LOOM_CP_ULYSSES, LOOM_CP_HYBRID, LOOM_CP_AUTO } loom_cp_kind; /* auto: resolve chooses */
 LOOM_API const char *loom_recompute_name(loom_recompute recompute); /* "none", "selective", "full" */
-LOOM_API const char *loom_cp_kind_name(loom_cp_kind kind);          /* "ring", "allgather", "ulysses", "hybrid" */
+LOOM_API const char *loom_cp_kind_name(loom_cp_kind kind);          /* "ring", "allgather", "ulysses", "hybrid", "auto" */
 
 typedef struct loom_layout {
     int tp, cp, dp, pp, vpp; /* world = tp * cp * dp * pp; one of tp cp dp pp may be 0, "auto": resolve fills it */
@@ -45,6 +45,8 @@ typedef struct loom_layout {
     loom_schedule_kind schedule;
     loom_recompute recompute;
     loom_cp_kind cp_kind;
+    int cp_inner;            /* hybrid: neighbours of the all-to-all; 0: the most that the heads allow */
+    int fast_ranks;          /* consecutive ranks that share a fast domain, such as a node; 0: all of them. Only cp_kind auto asks */
     int64_t micro_batch, global_batch, seq; /* sequences, sequences, tokens */
     bool pad_seq;                           /* of whoever runs it: a seq that ranks cannot cut is padded (loom_layout_padded_seq), not refused */
     int n_chunks;                           /* pp * vpp; chunk c runs on stage loom_layout_stage_of_chunk() */
@@ -71,7 +73,8 @@ typedef struct loom_layout {
  *   positions     seq fits a learned position table
  *   experts       ep and etp need experts; ep divides them; every etp rank gets a column of an expert
  *   expert-ranks  ep * etp divides tp * cp * dp
- *   cp-heads      ulysses: cp * tp divides the heads, and divides the kv heads or is divided by them; hybrid: some 1 < u < cp does that for u * tp
+ *   cp-heads      ulysses: cp * tp divides the heads, and divides the kv heads or is divided by them; hybrid: some 1 < u < cp does that for u * tp,
+ *                 cp_inner if that is given
  */
 typedef struct loom_rule_breach {
     const char *rule; /* stable id, as above; static */
@@ -91,7 +94,9 @@ LOOM_API void loom_layout_read(loom_reader *reader, const loom_node *node, const
  * loom_layout_read(). */
 LOOM_API loom_status loom_layout_load(const char *path, const loom_model *model, int world, loom_layout *layout);
 
-/* Fills what is still open (even chunk_layers: layers / n_chunks each, the remainder one by one to the first chunks; etp, ep, n_chunks;
+/* cp_kind auto becomes: ulysses over as many neighbours as lie in one fast domain and as the heads allow, and a ring over those groups; so ulysses if
+ * that is all of cp, hybrid with that cp_inner if it is some, ring if it is one. Needs the model; without one it is refused.
+ * Fills what else is open (even chunk_layers: layers / n_chunks each, the remainder one by one to the first chunks; etp, ep, n_chunks;
  * the degree that is 0, which becomes 1 when `world` is 0) and then checks every rule. Breaches are all reported: returns how many, writes up to `capacity`. 0: the layout is legal and whole.
  * `world` 0: any. model NULL: only the rules that need no model. This is the one rule checker of planner, engine and CLI. */
 LOOM_API int loom_layout_resolve(loom_layout *layout, const loom_model *model, int world, loom_rule_breach *breaches, int capacity);

@@ -65,7 +65,8 @@ static void read_words(loom_reader *reader, const loom_node *map, loom_layout *l
     if (!read_word(reader, map, "schedule", schedule_word, LOOM_SCHEDULE_KINDS, &schedule) && l->vpp > 1 && schedule == LOOM_SCHEDULE_1F1B)
         schedule = LOOM_SCHEDULE_INTERLEAVED; /* what 1F1B becomes with several chunks a stage, when nobody named one */
     read_word(reader, map, "recompute", recompute_word, LOOM_RECOMPUTE_FULL + 1, &recompute);
-    read_word(reader, map, "cp_kind", cp_kind_word, LOOM_CP_HYBRID + 1, &cp_kind);
+    read_word(reader, map, "cp_kind", cp_kind_word, LOOM_CP_AUTO + 1, &cp_kind);
+    loom_read_int(reader, map, "cp_inner", 0, 1 << 24, &l->cp_inner);
     l->schedule = (loom_schedule_kind)schedule;
     l->recompute = (loom_recompute)recompute;
     l->cp_kind = (loom_cp_kind)cp_kind;
@@ -178,6 +179,8 @@ static void write_fields(loom_text *text, const loom_layout *l)
     loom_text_add(text, "recompute: %s\ncp_kind: %s\norder: [%s, %s, %s, %s] # of ranks, fastest first\n", loom_recompute_name(l->recompute),
                   loom_cp_kind_name(l->cp_kind), loom_axis_name(l->order[0]), loom_axis_name(l->order[1]), loom_axis_name(l->order[2]),
                   loom_axis_name(l->order[3]));
+    if (l->cp_inner > 0)
+        loom_text_add(text, "cp_inner: %d\n", l->cp_inner);
 }
 
 loom_status loom_layout_yaml(const loom_layout *layout, char **text)

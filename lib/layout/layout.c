@@ -27,9 +27,9 @@ const char *loom_recompute_name(loom_recompute recompute)
 
 const char *loom_cp_kind_name(loom_cp_kind kind)
 {
-    static const char *const names[] = {"ring", "allgather", "ulysses", "hybrid"};
+    static const char *const names[] = {"ring", "allgather", "ulysses", "hybrid", "auto"};
 
-    return kind >= 0 && kind <= LOOM_CP_HYBRID ? names[kind] : "unknown cp kind";
+    return kind >= 0 && kind <= LOOM_CP_AUTO ? names[kind] : "unknown cp kind";
 }
 
 void loom_layout_default(const loom_model *model, loom_layout *layout)

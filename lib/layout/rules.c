@@ -91,7 +91,7 @@ static void check_range(rule_check *check)
         {"vpp", l->vpp, 1, LOOM_MAX_STAGES}, {"ep", l->ep, 1, INT32_MAX}, {"etp", l->etp, 1, INT32_MAX}, {"zero", l->zero, 0, 3},
         {"micro_batch", l->micro_batch, 1, INT32_MAX}, {"global_batch", l->global_batch, 0, INT32_MAX}, {"seq", l->seq, 0, INT32_MAX},
         {"schedule", l->schedule, 0, LOOM_SCHEDULE_KINDS - 1}, {"recompute", l->recompute, 0, LOOM_RECOMPUTE_FULL},
-        {"cp_kind", l->cp_kind, 0, LOOM_CP_HYBRID},
+        {"cp_kind", l->cp_kind, 0, LOOM_CP_AUTO}, {"cp_inner", l->cp_inner, 0, INT32_MAX},
     };
 
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
@@ -434,6 +434,33 @@ static bool heads_split(const loom_model *model, int64_t parts, int tp)
     return model->heads % ways == 0 && (kv % ways == 0 || ways % kv == 0);
 }
 
+/* From one rank of cp to the next. */
+static int cp_step(const loom_layout *l)
+{
+    int step = 1;
+
+    for (int i = 0; i < 4 && l->order[i] != LOOM_AXIS_CP; i++)
+        step *= loom_layout_degree(l, l->order[i]);
+    return step;
+}
+
+/* Whether groups of u neighbours in cp never leave a fast domain. */
+static bool stays_inside(const loom_layout *l, int u)
+{
+    return l->fast_ranks <= 0 || l->fast_ranks % (u * cp_step(l)) == 0;
+}
+
+/* An all-to-all sends each row once, a ring hands every block to everyone: the first as far as links are fast and heads last, the second beyond. */
+static void choose_cp_kind(loom_layout *l, const loom_model *model)
+{
+    int u = l->cp;
+
+    while (u > 1 && !(l->cp % u == 0 && heads_split(model, u, l->tp) && stays_inside(l, u)))
+        u--;
+    l->cp_kind = u == 1 ? LOOM_CP_RING : u == l->cp ? LOOM_CP_ULYSSES : LOOM_CP_HYBRID;
+    l->cp_inner = l->cp_kind == LOOM_CP_HYBRID ? u : 0;
+}
+
 static void check_cp_heads(rule_check *check)
 {
     const loom_layout *l = check->layout;
@@ -442,20 +469,23 @@ static void check_cp_heads(rule_check *check)
     char text[120];
     bool inner = false;
 
+    if (l->cp_inner > 0 && (l->cp_kind != LOOM_CP_HYBRID || l->cp == 1))
+        broken(check, "cp-heads", "cp_inner=%d with cp=%d cp_kind=%s: only a hybrid over several ranks has an all-to-all of its own; leave it out",
+               l->cp_inner, l->cp, loom_cp_kind_name(l->cp_kind));
     if (l->cp == 1)
         return;
     for (int64_t cp = 1; cp <= m->heads; cp++)
         if (heads_split(m, cp, l->tp))
             add_value(&legal, cp);
     for (int u = 2; u < l->cp; u++)
-        inner |= l->cp % u == 0 && heads_split(m, u, l->tp);
+        inner |= l->cp % u == 0 && heads_split(m, u, l->tp) && (l->cp_inner == 0 || l->cp_inner == u);
     if (l->cp_kind == LOOM_CP_ULYSSES && !heads_split(m, l->cp, l->tp))
         broken(check, "cp-heads", "cp_kind=ulysses splits %lld heads over %lld kv heads by cp=%d x tp=%d = %d; at tp=%d cp %s do, or cp_kind=ring",
                (long long)m->heads, (long long)m->kv_heads, l->cp, l->tp, l->cp * l->tp, l->tp, words(&legal, text, sizeof text));
     if (l->cp_kind == LOOM_CP_HYBRID && !inner)
-        broken(check, "cp-heads", "cp_kind=hybrid: no part of cp=%d above 1 and below it splits %lld heads over %lld kv heads further at tp=%d; "
+        broken(check, "cp-heads", "cp_kind=hybrid: %s of cp=%d above 1 and below it splits %lld heads over %lld kv heads further at tp=%d; "
                "at this tp the heads split by %s; cp_kind=ring has no such rule",
-               l->cp, (long long)m->heads, (long long)m->kv_heads, l->tp, words(&legal, text, sizeof text));
+               l->cp_inner > 0 ? "cp_inner is no part that" : "no part", l->cp, (long long)m->heads, (long long)m->kv_heads, l->tp, words(&legal, text, sizeof text));
 }
 
 /* --- experts ------------------------------------------------------------------------------------------------------------------ */
@@ -539,6 +569,10 @@ int loom_layout_resolve(loom_layout *layout, const loom_model *model, int world,
         return check.count; /* the other rules divide by these */
     if (check.count == 0)
         check_world(&check); /* after a wrong auto the product means nothing */
+    if (model && layout->cp_kind == LOOM_CP_AUTO)
+        choose_cp_kind(layout, model);
+    else if (layout->cp_kind == LOOM_CP_AUTO)
+        broken(&check, "cp-heads", "cp_kind=auto is chosen by the model's heads, and there is no model; ring, allgather, ulysses or hybrid");
     if (model)
         fill_chunk_layers(layout, model->layers);
     else if (layout->n_chunks == 0)

@@ -38,12 +38,14 @@ static void view_layers(loom_rank_view *v)
 
 static void view_of(const loom_model *m, const loom_layout *l, int rank, const loom_schedule *schedule, loom_rank_view *v)
 {
+    int inner;
+
     *v = (loom_rank_view){.model = m, .layout = l, .schedule = schedule, .here = loom_layout_coords(l, rank)};
     v->stage = v->here.at[LOOM_AXIS_PP];
     v->micro_batches = loom_layout_micro_batches(l);
     loom_rank_shape_of(m, l, &v->here, l->micro_batch, l->seq, &v->shape);
-    loom_cp_shape_of(l->cp_kind, l->cp, loom_cp_inner(l->cp_kind, l->cp, v->shape.heads, v->shape.kv_heads), l->micro_batch, v->shape.seq, v->shape.heads,
-                     v->shape.kv_heads, m->head_dim, &v->cp);
+    inner = l->cp_inner > 0 ? l->cp_inner : loom_cp_inner(l->cp_kind, l->cp, v->shape.heads, v->shape.kv_heads);
+    loom_cp_shape_of(l->cp_kind, l->cp, inner, l->micro_batch, v->shape.seq, v->shape.heads, v->shape.kv_heads, m->head_dim, &v->cp);
     v->exchanged = loom_cp_kept(&v->cp);
     if (m->moe.experts > 0)
         loom_expert_shape_of(m, l, &v->here, &v->experts);

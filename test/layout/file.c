@@ -103,6 +103,7 @@ static void a_saved_layout_reads_back_the_same(void **state)
         "{tp: 2, pp: 2, dp: 3, zero: 1, sequence_parallel: true, micro_batch: 2, global_batch: 12, seq: 32, layers_per_stage: [3, 5]}",
         "{pp: 2, vpp: 2, cp: 2, cp_kind: ulysses, recompute: selective, order: [dp, pp, cp, tp], schedule: zb-v}",
         "{tp: 4, ep: 4, etp: 2, dp: 2, zero: 3, recompute: full}",
+        "{cp: 4, cp_kind: hybrid, cp_inner: 2}",
     };
     char path[64], again[4096];
     FILE *file;

@@ -352,6 +352,56 @@ static void one_degree_may_be_open(void **state)
     assert_breach(broken_rules(&layout, &dense_8b, 8), "auto", WORDS("2 of tp, cp, pp and dp are auto"));
 }
 
+/* heads 32, kv heads 8: 1, 2, 4 and 8 ranks can share them. */
+static void cp_kind_auto_keeps_the_all_to_all_inside_a_fast_domain(void **state)
+{
+    static const struct {
+        int tp, cp, fast_ranks;
+        loom_axis order[4];
+        loom_cp_kind kind;
+        int inner;
+    } cases[] = {
+        {1, 4, 0, {LOOM_AXIS_TP, LOOM_AXIS_CP, LOOM_AXIS_DP, LOOM_AXIS_PP}, LOOM_CP_ULYSSES, 0},
+        {1, 8, 4, {LOOM_AXIS_TP, LOOM_AXIS_CP, LOOM_AXIS_DP, LOOM_AXIS_PP}, LOOM_CP_HYBRID, 4},
+        {2, 4, 4, {LOOM_AXIS_TP, LOOM_AXIS_CP, LOOM_AXIS_DP, LOOM_AXIS_PP}, LOOM_CP_HYBRID, 2}, /* tp takes half the domain */
+        {4, 2, 4, {LOOM_AXIS_TP, LOOM_AXIS_CP, LOOM_AXIS_DP, LOOM_AXIS_PP}, LOOM_CP_RING, 0},
+        {4, 2, 4, {LOOM_AXIS_CP, LOOM_AXIS_TP, LOOM_AXIS_DP, LOOM_AXIS_PP}, LOOM_CP_ULYSSES, 0}, /* cp neighbours are next to each other */
+        {1, 6, 6, {LOOM_AXIS_TP, LOOM_AXIS_CP, LOOM_AXIS_DP, LOOM_AXIS_PP}, LOOM_CP_HYBRID, 2},  /* 3 and 6 do not split the heads */
+        {1, 3, 0, {LOOM_AXIS_TP, LOOM_AXIS_CP, LOOM_AXIS_DP, LOOM_AXIS_PP}, LOOM_CP_RING, 0},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        loom_layout layout;
+
+        loom_layout_default(&dense_8b, &layout);
+        layout.tp = cases[i].tp;
+        layout.cp = cases[i].cp;
+        layout.seq = 48 * 128;
+        layout.fast_ranks = cases[i].fast_ranks;
+        memcpy(layout.order, cases[i].order, sizeof layout.order);
+        layout.cp_kind = LOOM_CP_AUTO;
+        assert_int_equal(broken_rules(&layout, &dense_8b, layout.tp * layout.cp), 0);
+        assert_int_equal(layout.cp_kind, cases[i].kind);
+        assert_int_equal(layout.cp_inner, cases[i].inner);
+    }
+}
+
+static void an_inner_degree_that_nothing_uses_is_refused(void **state)
+{
+    loom_layout layout;
+
+    (void)state;
+    loom_layout_default(&dense_8b, &layout);
+    layout.cp = 4;
+    layout.cp_inner = 2;
+    assert_breach(broken_rules(&layout, &dense_8b, 4), "cp-heads", WORDS("cp_inner=2", "ring", "hybrid"));
+    layout.cp_kind = LOOM_CP_HYBRID;
+    assert_int_equal(broken_rules(&layout, &dense_8b, 4), 0);
+    layout.cp_inner = 3;
+    assert_breach(broken_rules(&layout, &dense_8b, 4), "cp-heads", WORDS("cp_inner", "cp=4"));
+}
+
 static void ulysses_splits_heads(void **state)
 {
     loom_layout layout = layout_of(&dense_8b);
@@ -410,6 +460,8 @@ int main(void)
         cmocka_unit_test(interleaved_wants_pp_to_divide_the_micro_batches),
         cmocka_unit_test(a_schedule_says_how_many_chunks_it_wants),
         cmocka_unit_test(a_batch_is_refused_with_the_nearest_two_and_with_micro_batches_that_work),
+        cmocka_unit_test(cp_kind_auto_keeps_the_all_to_all_inside_a_fast_domain),
+        cmocka_unit_test(an_inner_degree_that_nothing_uses_is_refused),
         cmocka_unit_test(a_sequence_is_cut_in_pairs_of_chunks),
         cmocka_unit_test(a_learned_position_table_bounds_the_sequence),
         cmocka_unit_test(expert_degrees_are_judged_with_every_factor_in_sight),
