@@ -1,8 +1,8 @@
-/* What each CUDA kernel has to move and to compute, and the least time that takes on a GPU of the catalogue: the table of docs/cuda-kernels.md.
- * usage: roofline [--check FILE | --write FILE]
+/* What each CUDA kernel has to move and to compute, and the least time that takes on a GPU of the catalogue: the table of
+ * docs/cuda-kernels.md. usage: roofline [--check FILE | --write FILE]
  *
- * Bytes are those our kernels read from and write to device memory when what one block reads twice stays in its caches and nothing else does. Times are
- * bytes / published bandwidth or flops / published peak, whichever is longer: nothing here was measured. */
+ * Bytes are those our kernels read from and write to device memory when what one block reads twice stays in its caches and nothing else
+ * does. Times are bytes / published bandwidth or flops / published peak, whichever is longer: nothing here was measured. */
 #include <rankloom/kernels.h>
 #include <rankloom/topology.h>
 
@@ -33,7 +33,8 @@ typedef struct estimate {
         return (estimate){.bytes = (reads_and_writes) * (double)FLOAT, .flops = (operations), .products = true, .why = __VA_ARGS__};       \
     }
 
-static const double TD = (double)T * D, TF = (double)T * F, TV = (double)T * V, AD = (double)A * D, PAIRS = (double)B * S * S / 2; /* causal */
+static const double TD = (double)T * D, TF = (double)T * F, TV = (double)T * V, AD = (double)A * D,
+                    PAIRS = (double)B * S * S / 2; /* causal */
 
 PRODUCT(gemm, TD + (double)D * F + TF, 2.0 * T * D * F, "x W' of T x D and F x D")
 PRODUCT(attention, 2 * TD + 2.0 * T * G * K, 2 * 2 * PAIRS * H * K, "causal: 2 products of S²/2 pairs; q, k, v read, o written")
@@ -70,8 +71,9 @@ STREAM(xent_gradient, 2 * TV, 4 * TV, "logits read, gradient written in their pl
 STREAM(xent, 3 * TV, 8 * TV, "logits read twice, gradient written")
 STREAM(argmax, TV, TV, "read")
 STREAM(adamw, 7 * N, 14 * N, "gradient, p, m, v read; p, m, v written")
-STREAM(router, 2.0 * T * E + 2.0 * A, (double)T *E * (8 + TOP), "logits read, scores written")
-STREAM(router_count, (double)T *E + (double)A * E, (double)T *E + (double)A * E, "assignments once an expert, from the L2 cache; scores once")
+STREAM(router, 2.0 * T * E + 2.0 * A, (double)T *E *(8 + TOP), "logits read, scores written")
+STREAM(router_count, (double)T *E + (double)A * E, (double)T *E + (double)A * E,
+       "assignments once an expert, from the L2 cache; scores once")
 STREAM(router_balance, 3.0 * E, 6.0 * E, "a few numbers")
 STREAM(router_backward, 2.0 * T * E + 2.0 * A, 8.0 * T * E, "scores read, gradient written")
 STREAM(sort_assignments, 9.0 * A, 4.0 * A, "one pass of eight bits, then order and positions")
@@ -97,19 +99,22 @@ enum { GPUS = 3 };
 
 /* --- the table --- */
 
-static void put_amount(FILE *out, double amount)
+static void put_amount(FILE *out, double amount, const char *what)
 {
     static const char *const units[] = {"", "k", "M", "G", "T"};
     int unit = 0;
 
     for (; amount >= 1000 && unit < 4; unit++)
         amount /= 1000;
-    fprintf(out, amount < 10 && unit > 0 ? "%.1f %s" : "%.0f %s", amount, units[unit]);
+    fprintf(out, amount < 10 && unit > 0 ? "%.1f" : "%.0f", amount);
+    fprintf(out, "%s%s%s", *units[unit] || *what ? " " : "", units[unit], what);
 }
 
 static void put_seconds(FILE *out, double seconds)
 {
-    if (seconds < 1e-3)
+    if (seconds < 1e-6)
+        fputs("< 1 µs", out);
+    else if (seconds < 1e-3)
         fprintf(out, seconds < 1e-5 ? "%.1f µs" : "%.0f µs", seconds * 1e6);
     else
         fprintf(out, "%.2f ms", seconds * 1e3);
@@ -148,9 +153,9 @@ static bool write_table(FILE *out)
         const estimate e = rows[r].estimate();
 
         fprintf(out, "| %s | ", rows[r].name);
-        put_amount(out, e.bytes);
-        fputs("B | ", out);
-        put_amount(out, e.flops);
+        put_amount(out, e.bytes, "B");
+        fputs(" | ", out);
+        put_amount(out, e.flops, "");
         fprintf(out, " | %.3g |", e.flops / e.bytes);
         for (int i = 0; i < GPUS; i++) {
             fputc(' ', out);
@@ -166,17 +171,17 @@ static bool write_table(FILE *out)
 
 static const char begin[] = "<!-- the table of bench/roofline.c -->\n", end[] = "<!-- end of the table -->\n";
 
-static char *read_page(const char *path)
+static bool read_page(const char *path, char **page)
 {
-    char *page = NULL;
     size_t capacity = 0;
     FILE *in = fopen(path, "r");
+    bool read = in && getdelim(page, &capacity, '\0', in) >= 0;
 
-    if (!in || getdelim(&page, &capacity, '\0', in) < 0)
+    if (!read)
         fprintf(stderr, "cannot read %s\n", path);
     if (in)
         fclose(in);
-    return page;
+    return read;
 }
 
 /* The page with the table between its two marks; NULL where it has none. */
@@ -202,10 +207,13 @@ static char *with_table(const char *page)
 
 static int on_page(const char *what, const char *path)
 {
-    char *page = read_page(path), *renewed = page ? with_table(page) : NULL;
+    char *page = NULL, *renewed = NULL;
+    bool read = read_page(path, &page);
     int result = 1;
 
-    if (page && !renewed)
+    if (read)
+        renewed = with_table(page);
+    if (read && !renewed)
         fprintf(stderr, "%s has no place for the table\n", path);
     if (renewed && !strcmp(what, "--check")) {
         result = strcmp(page, renewed) != 0;

@@ -29,7 +29,7 @@ typedef struct loom_cuda_kernels loom_cuda_kernels;
 typedef struct loom_cuda_operations {
     /* memory from loom_alloc(device, …, LOOM_MEM_WORKSPACE) */
     loom_status (*open)(loom_device *device, const loom_cuda_choice *choice, loom_cuda_kernels **state);
-    void (*close)(loom_cuda_kernels *state);                             /* accepts NULL */
+    void (*close)(loom_cuda_kernels *state); /* accepts NULL */
 #define LOOM_CUDA_OPERATION(name, args) loom_status (*name)(loom_cuda_kernels * state, const args *a, struct CUstream_st *stream);
     LOOM_KERNEL_LIST(LOOM_CUDA_OPERATION)
 #undef LOOM_CUDA_OPERATION

@@ -1,6 +1,8 @@
-/* Matrix products by cuBLASLt, with what its heuristics chose kept for each shape: after the first call a product is a look-up and an enqueue.
+/* Matrix products by cuBLASLt, with what its heuristics chose kept for each shape: after the first call a product is a look-up and an
+ * enqueue.
  *
- * Our matrices are row-major, cuBLASLt's column-major, so it is asked for C' = op(B)' op(A)': its first operand is B as it lies, its second A. */
+ * Our matrices are row-major, cuBLASLt's column-major, so it is asked for C' = op(B)' op(A)': its first operand is B as it lies, its second
+ * A. */
 #include "kernels/cuda/cublaslt.h"
 
 #include <cublasLt.h>
@@ -91,8 +93,12 @@ static plan_key key_of(const loom_gpu *gpu, const loom_gemm_args *a)
         .m = a->m,
         .n = a->n,
         .k = a->k,
-        .lda = a->lda ? a->lda : a->transpose_a ? a->m : a->k,
-        .ldb = a->ldb ? a->ldb : a->transpose_b ? a->k : a->n,
+        .lda = a->lda           ? a->lda
+               : a->transpose_a ? a->m
+                                : a->k,
+        .ldb = a->ldb           ? a->ldb
+               : a->transpose_b ? a->k
+                                : a->n,
         .ldc = a->ldc ? a->ldc : a->n,
         .batch = batched ? a->batch : 1,
         .stride_a = batched ? a->stride_a : 0,
@@ -139,7 +145,8 @@ static cublasStatus_t describe_matrix(cublasLtMatrixLayout_t *layout, int64_t ro
 static cublasStatus_t describe_product(plan *p)
 {
     const plan_key *k = &p->key;
-    cublasOperation_t first = k->flags & TRANSPOSE_B ? CUBLAS_OP_T : CUBLAS_OP_N, second = k->flags & TRANSPOSE_A ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasOperation_t first = k->flags & TRANSPOSE_B ? CUBLAS_OP_T : CUBLAS_OP_N,
+                      second = k->flags & TRANSPOSE_A ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasLtEpilogue_t epilogue = k->flags & BIAS ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
     bool ta = k->flags & TRANSPOSE_A, tb = k->flags & TRANSPOSE_B;
     cublasStatus_t status;
@@ -257,8 +264,8 @@ static int multiply(loom_gpu *gpu, const lt_state *s, const plan *p, const loom_
     if (a->bias_N)
         status = cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &a->bias_N, sizeof a->bias_N);
     if (status == CUBLAS_STATUS_SUCCESS)
-        status = cublasLtMatmul(s->handle, p->product, &one, a->b_KN, p->b, a->a_MK, p->a, &beta, a->c_MN, p->c, a->c_MN, p->c, &p->algorithm,
-                                workspace, WORKSPACE_BYTES, (cudaStream_t)gpu->stream);
+        status = cublasLtMatmul(s->handle, p->product, &one, a->b_KN, p->b, a->a_MK, p->a, &beta, a->c_MN, p->c, a->c_MN, p->c,
+                                &p->algorithm, workspace, WORKSPACE_BYTES, (cudaStream_t)gpu->stream);
     return status == CUBLAS_STATUS_SUCCESS ? 0 : LOOM_GPU_CUBLAS + (int)status;
 }
 

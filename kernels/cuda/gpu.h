@@ -20,8 +20,8 @@ struct loom_gpu {
     void *(*scratch)(loom_gpu *gpu, size_t bytes);
 };
 
-/* What a launcher returns. 0: enqueued. The two negative ones: loom_last_error() has the words, of LOOM_E_MEMORY and LOOM_E_UNSUPPORTED. Else
- * a cudaError_t, or beyond LOOM_GPU_CUBLAS a cublasStatus_t. */
+/* What a launcher returns. 0: enqueued. The two negative ones: loom_last_error() has the words, of LOOM_E_MEMORY and LOOM_E_UNSUPPORTED.
+ * Else a cudaError_t, or beyond LOOM_GPU_CUBLAS a cublasStatus_t. */
 enum { LOOM_GPU_FAILED = -1, LOOM_GPU_REFUSED = -2, LOOM_GPU_CUBLAS = 100000 };
 
 #define LOOM_GPU_DECLARE(name, args) int loom_gpu_##name(loom_gpu *gpu, const args *a);

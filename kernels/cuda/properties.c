@@ -7,7 +7,8 @@ int loom_gpu_multiprocessors(void)
 {
     int device = 0, count = 0;
 
-    if (cudaGetDevice(&device) != cudaSuccess || cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess || count < 1)
+    if (cudaGetDevice(&device) != cudaSuccess || cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess ||
+        count < 1)
         return 100; /* only how many blocks a kernel gets depends on it, never a result */
     return count;
 }

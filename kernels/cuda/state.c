@@ -1,5 +1,5 @@
-/* What the module keeps for one loom_kernels: scratch memory and cuBLASLt. Each operation is passed to its launcher here, and what a launcher
- * returns becomes a status with words. */
+/* What the module keeps for one loom_kernels: scratch memory and cuBLASLt. Each operation is passed to its launcher here, and what a
+ * launcher returns becomes a status with words. */
 #include "kernels/cuda/cublaslt.h"
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/operations.h"

@@ -1,5 +1,5 @@
-/* The CUDA kernels that multiply on tensor cores, on the host, against f64 loops. Factors that tf32 holds exactly make a product as exact as in
- * f32; attention rounds its probabilities as well, by 2^-11 at most. */
+/* The CUDA kernels that multiply on tensor cores, on the host, against f64 loops. Factors that tf32 holds exactly make a product as exact
+ * as in f32; attention rounds its probabilities as well, by 2^-11 at most. */
 #include "harness.h"
 #include "ref.h"
 #include "shim_maker.h"
@@ -51,8 +51,17 @@ static void check_product(int64_t m, int64_t n, int64_t k, int kind)
     float *a = tf32_floats(m * k, 1), *b = tf32_floats(n * k, 2), *bias_n = random_floats(n, 1, 3), *start = random_floats(m * n, 1, 4);
     float *c = guarded_rows(m, n, ldc);
     double *expected = doubles(m * n);
-    loom_gemm_args args = {.c_MN = c, .a_MK = a, .b_KN = b, .bias_N = bias ? bias_n : NULL, .m = m, .n = n, .k = k, .ldc = ldc, .transpose_a = ta,
-                           .transpose_b = tb, .accumulate = accumulate};
+    loom_gemm_args args = {.c_MN = c,
+                           .a_MK = a,
+                           .b_KN = b,
+                           .bias_N = bias ? bias_n : NULL,
+                           .m = m,
+                           .n = n,
+                           .k = k,
+                           .ldc = ldc,
+                           .transpose_a = ta,
+                           .transpose_b = tb,
+                           .accumulate = accumulate};
 
     ref_gemm(&args, accumulate ? start : NULL, expected);
     for (int64_t i = 0; i < m && accumulate; i++)
@@ -100,7 +109,8 @@ static void groups_of_rows_are_right(void **state)
                 for (int k = 0; k < K; k++)
                     expected[i * N + j] += (double)a[i * K + k] * b[(g * N + j) * K + k];
     CALL(made, grouped_gemm,
-         &(loom_grouped_gemm_args){.c = c, .a = a, .b = b, .offset_G1 = offset, .groups = GROUPS, .n = N, .k = K, .stride_b = N * K, .transpose_b = true});
+         &(loom_grouped_gemm_args){
+             .c = c, .a = a, .b = b, .offset_G1 = offset, .groups = GROUPS, .n = N, .k = K, .stride_b = N * K, .transpose_b = true});
     assert_near(made->name, "grouped_gemm", c, expected, 141 * N, EXACT_FACTORS);
     for (int i = 0; i < 141 * N; i++) /* the weights' gradient of factors that are exact again */
         c[i] = b[i % (GROUPS * N * K)];
@@ -109,7 +119,8 @@ static void groups_of_rows_are_right(void **state)
             for (int r = offset[g]; r < offset[g + 1]; r++)
                 expected_g[g * K * N + i] += (double)a[r * K + i / N] * c[r * N + i % N];
     CALL(made, grouped_gemm,
-         &(loom_grouped_gemm_args){.c = cg, .a = a, .b = c, .offset_G1 = offset, .groups = GROUPS, .m = K, .n = N, .ragged_k = true, .stride_c = K * N});
+         &(loom_grouped_gemm_args){
+             .c = cg, .a = a, .b = c, .offset_G1 = offset, .groups = GROUPS, .m = K, .n = N, .ragged_k = true, .stride_c = K * N});
     assert_near(made->name, "grouped_gemm ragged_k", cg, expected_g, GROUPS * K * N, EXACT_FACTORS);
     float *all[] = {a, b, c, cg};
     for (int i = 0; i < 4; i++)
@@ -122,7 +133,8 @@ static void groups_of_rows_are_right(void **state)
 
 static void check_attention(loom_attention_args a)
 {
-    int64_t nq = a.batch * a.q_seq * a.heads * a.head_dim, nk = a.batch * a.k_seq * a.kv_heads * a.head_dim, rows = a.batch * a.heads * a.q_seq;
+    int64_t nq = a.batch * a.q_seq * a.heads * a.head_dim, nk = a.batch * a.k_seq * a.kv_heads * a.head_dim,
+            rows = a.batch * a.heads * a.q_seq;
     float *q = tf32_floats(nq, 11), *k = tf32_floats(nk, 12), *v = tf32_floats(nk, 13), *d = tf32_floats(nq, 14);
     float *o = guarded_rows(1, nq, nq), *lse = guarded_rows(1, rows, rows), *dq = guarded_rows(1, nq, nq), *dk = guarded_rows(1, nk, nk),
           *dv = guarded_rows(1, nk, nk);
@@ -134,7 +146,8 @@ static void check_attention(loom_attention_args a)
     CALL(made, attention, &a);
     assert_near(made->name, "lse", lse, ref_lse, rows, EXACT_FACTORS);
     assert_near(made->name, "o", o, ref_o, nq, ROUNDED);
-    CALL(made, attention_backward, &(loom_attention_backward_args){.forward = a, .do_BSHK = d, .dq_BSHK = dq, .dk_BSGK = dk, .dv_BSGK = dv});
+    CALL(made, attention_backward,
+         &(loom_attention_backward_args){.forward = a, .do_BSHK = d, .dq_BSHK = dq, .dk_BSGK = dk, .dv_BSGK = dv});
     assert_near(made->name, "dv", dv, ref_dv, nk, ROUNDED);
     assert_near(made->name, "dk", dk, ref_dk, nk, 2 * ROUNDED); /* delta is of an o that was rounded */
     assert_near(made->name, "dq", dq, ref_dq, nq, 2 * ROUNDED);
@@ -166,8 +179,8 @@ static void head_sizes_and_groups_are_right(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
-        check_attention(
-            (loom_attention_args){.batch = 2, .heads = 4, .kv_heads = 2, .q_seq = 37, .k_seq = 37, .head_dim = sizes[i], .mask.causal = true});
+        check_attention((loom_attention_args){
+            .batch = 2, .heads = 4, .kv_heads = 2, .q_seq = 37, .k_seq = 37, .head_dim = sizes[i], .mask.causal = true});
 }
 
 static void windows_offsets_and_documents_are_right(void **state)
@@ -180,9 +193,19 @@ static void windows_offsets_and_documents_are_right(void **state)
         documents[i] = i / 23;
     check_attention((loom_attention_args){
         .batch = 1, .heads = 2, .kv_heads = 1, .q_seq = S, .k_seq = S, .head_dim = 16, .mask = {.causal = true, .window = 40}});
-    check_attention((loom_attention_args){
-        .batch = 1, .heads = 2, .kv_heads = 1, .q_seq = 70, .k_seq = S, .head_dim = 16, .mask = {.causal = true, .q_start = 60, .k_start = 10}});
-    check_attention((loom_attention_args){.batch = 1, .heads = 2, .kv_heads = 1, .q_seq = S, .k_seq = S, .head_dim = 16,
+    check_attention((loom_attention_args){.batch = 1,
+                                          .heads = 2,
+                                          .kv_heads = 1,
+                                          .q_seq = 70,
+                                          .k_seq = S,
+                                          .head_dim = 16,
+                                          .mask = {.causal = true, .q_start = 60, .k_start = 10}});
+    check_attention((loom_attention_args){.batch = 1,
+                                          .heads = 2,
+                                          .kv_heads = 1,
+                                          .q_seq = S,
+                                          .k_seq = S,
+                                          .head_dim = 16,
                                           .mask = {.causal = true, .q_documents_BS = documents, .k_documents_BS = documents}});
     check_attention((loom_attention_args){.batch = 1, .heads = 2, .kv_heads = 1, .q_seq = 40, .k_seq = 0, .head_dim = 16});
 }
@@ -190,9 +213,12 @@ static void windows_offsets_and_documents_are_right(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(products_of_exact_factors_are_right), cmocka_unit_test(factors_are_rounded_to_nearest),
-        cmocka_unit_test(groups_of_rows_are_right),            cmocka_unit_test(lengths_around_tile_edges_are_right),
-        cmocka_unit_test(head_sizes_and_groups_are_right),     cmocka_unit_test(windows_offsets_and_documents_are_right),
+        cmocka_unit_test(products_of_exact_factors_are_right),
+        cmocka_unit_test(factors_are_rounded_to_nearest),
+        cmocka_unit_test(groups_of_rows_are_right),
+        cmocka_unit_test(lengths_around_tile_edges_are_right),
+        cmocka_unit_test(head_sizes_and_groups_are_right),
+        cmocka_unit_test(windows_offsets_and_documents_are_right),
     };
 
     return cmocka_run_group_tests(tests, open_maker, close_maker);
