@@ -162,8 +162,8 @@ const loom_command loom_command_probe = {
     .operands = "",
     .least = 0,
     .most = 0,
-    .about = "Times f32 products by shape, memory copies, and every collective by size of group and bytes, all ranks at once as in\n"
-             "training, and fits the laws a planner extrapolates with. Under torchrun, Slurm, mpirun or rankloom run the ranks at hand\n"
+    .about = "Times f32 products by shape and memory copies, on as many ranks at once as there are cores, and every collective by size of\n"
+             "group and bytes, and fits the laws a planner extrapolates with. Under torchrun, Slurm, mpirun or rankloom run the ranks at hand\n"
              "are measured, over their hosts; alone, -n starts so many on this host. Measure on a machine that does nothing else.",
     .options = options,
     .run = run,

@@ -95,20 +95,24 @@ static loom_status save(gpt_trainer *t)
 
 static void write_metrics(gpt_trainer *t, int64_t step, const gpt_step *r)
 {
-    char experts[128];
+    char extra[256];
+    loom_ledger ledger;
+    int length;
     loom_step_metrics metrics = {.step = step,
                                  .tokens = r->tokens,
                                  .loss = r->loss,
                                  .grad_norm = r->grad_norm,
                                  .lr = r->lr,
-                                 .step_time_s = r->seconds};
+                                 .step_time_s = r->seconds,
+                                 .extra = extra};
 
+    loom_device_ledger(t->device, &ledger);
+    length = snprintf(extra, sizeof extra, "\"memory_bytes\":%llu,\"kernels_bytes\":%llu",
+                      (unsigned long long)(ledger.peak_total - ledger.peak[LOOM_MEM_KERNELS]), (unsigned long long)ledger.peak[LOOM_MEM_KERNELS]);
     memcpy(metrics.seconds, r->breakdown, sizeof metrics.seconds);
-    if (t->run->model.moe.experts > 0) {
-        snprintf(experts, sizeof experts, "\"expert_load_most\":%.4f,\"expert_idle\":%.4f,\"expert_dropped\":%.6f", r->load.most, r->load.idle,
-                 r->load.dropped);
-        metrics.extra = experts;
-    }
+    if (t->run->model.moe.experts > 0)
+        snprintf(extra + length, sizeof extra - (size_t)length, ",\"expert_load_most\":%.4f,\"expert_idle\":%.4f,\"expert_dropped\":%.6f", r->load.most,
+                 r->load.idle, r->load.dropped);
     if (loom_monitor_write(t->monitor, &metrics) < 0)
         fprintf(stderr, "gpt_3d: metrics: %s\n", loom_last_error());
 }

@@ -14,8 +14,8 @@ typedef struct loom_probe_config {
     loom_train_shape train;
 } loom_probe_config;
 
-/* Times f32 products by shape, memory copies, and every collective by size of group and bytes, all ranks at once as in training, and fits the laws
- * a planner extrapolates with. Collective over `world`, whose device is a CPU; every rank gets the same topology: that of the hosts of these ranks. */
+/* Times f32 products by shape and memory copies, on as many ranks of a host at once as it has cores, and every collective by size of group and bytes
+ * on all ranks, and fits the laws a planner extrapolates with. Collective over `world`, whose device is a CPU; every rank gets the same topology: that of the hosts of these ranks. */
 LOOM_API loom_status loom_probe(loom_comm *world, const loom_probe_config *config, loom_topology **topology);
 
 LOOM_END

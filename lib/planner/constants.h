@@ -45,6 +45,7 @@ typedef struct loom_constant {
     X(FLASH2_BACKWARD, "", "the same, backward")                                                                                           \
     X(ATTENTION_NARROW, "", "rate of fused attention at head size 64, over that at 128")                                                   \
     X(ATTENTION_TAIL, "s", "last tile of a fused attention call at 4096 tokens")                                                           \
+    X(ATTENTION_TILE, "tokens", "tile of attention that is computed whole wherever context parallelism cuts a sequence")                \
     X(KERNEL_GAP, "s", "device time lost between two kernels")                                                                             \
     X(HOST_KERNEL, "s", "host time of one kernel launch in a plain eager framework")                                                       \
     X(LINK_REDUCE_2, "B/s", "all-reduce bus bandwidth inside the scale-up domain, 2 ranks")                                                \
@@ -58,6 +59,7 @@ typedef struct loom_constant {
     X(LINK_EXCHANGE_8, "B/s", "8 ranks and more")                                                                                          \
     X(LINK_START, "s", "start of a collective inside the domain")                                                                          \
     X(LINK_HOP, "s", "what each further rank adds")                                                                                        \
+    X(LINK_TURN, "s", "what a meeting costs for each doubling of its ranks, for each rank more than one that shares a core")              \
     X(NET_RATE, "B/s", "network port of a device")                                                                                         \
     X(NET_SHARE, "", "share of the port rate that a collective carries")                                                                   \
     X(NET_START, "s", "start of a collective over the network")                                                                            \

@@ -14,6 +14,9 @@ typedef struct loom_machine {
     int ranks;
     int domain; /* neighbouring ranks that scale-up links join */
     int node;   /* neighbouring ranks on one host */
+    const loom_topology *measured; /* products and collectives in f32 that were timed on these ranks; NULL: none were. Borrowed from the request */
+    double crowd;                  /* ranks of a host for each of its cores, at least 1. Rates are those of a rank while all are at work; while some wait,
+                                      the others run faster */
 } loom_machine;
 
 /* What selective recompute repeats in the backward pass. */
@@ -51,6 +54,7 @@ typedef struct loom_job {
     loom_machine machine;
     loom_constant soft[LOOM_SOFT_COUNT];
     int64_t seq, global_batch;
+    bool own;                     /* trained by this engine as it is (f32): its memory is known to the byte */
     int bits;                     /* of GEMM inputs: 32, 16, 8 or 4 */
     double element;               /* bytes of an activation: 2, or 4 when training in f32 */
     loom_calibration calibration; /* steps that were measured */
@@ -146,6 +150,8 @@ typedef struct loom_pipe {
     double hop;                                /* exposed seconds of a message to the next stage */
 } loom_pipe;
 double loom_pipe_seconds(const loom_pipe *pipe);
+/* What is left of a bubble where ranks share cores: those that work take over those of the ones that wait. */
+double loom_crowded_bubble(const loom_machine *machine, int stages, double bubble);
 
 /* --- parameters of a rank (weights.c) ------------------------------------------------------------------------------------------------ */
 typedef struct loom_weights {

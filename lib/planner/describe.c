@@ -221,6 +221,7 @@ static void json_memory(loom_text *out, const loom_prediction *p)
         field(out, "parameters", p->memory[stage].parameters, ",");
         field(out, "layers", p->memory[stage].layers, ",");
         field(out, "chunks_in_flight", p->memory[stage].in_flight, ",");
+        field(out, "allocated", p->memory[stage].allocated, ",");
         for (int i = 0; i < LOOM_MEMORY_PARTS; i++)
             field(out, loom_memory_part_name(i), p->memory[stage].part[i], i + 1 < LOOM_MEMORY_PARTS ? "," : "}");
     }

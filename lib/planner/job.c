@@ -143,6 +143,18 @@ static const loom_chip *weakest(const loom_topology *t)
     return weak;
 }
 
+/* Ranks on CPUs: what was timed there is used as it is, and more ranks than cores take turns. */
+static void read_cpu(const loom_topology *t, loom_machine *machine)
+{
+    const loom_topo_node *node = &t->nodes[0];
+
+    machine->measured = t->n_gemms > 0 ? t : NULL;
+    if (node->cores <= 0 || node->devices <= node->cores)
+        return;
+    machine->crowd = (double)node->devices / node->cores;
+    machine->dev[LOOM_DEV_MEMORY_RATE].value /= machine->crowd; /* figures are those of a core */
+}
+
 loom_status loom_machine_of(const loom_topology *t, loom_machine *machine)
 {
     if (!t || t->n_devices < 1)
@@ -151,8 +163,11 @@ loom_status loom_machine_of(const loom_topology *t, loom_machine *machine)
 
     memset(machine, 0, sizeof *machine);
     loom_device_constants(loom_device_kind_find(chip->name), machine->dev);
+    machine->crowd = 1;
     read_groups(t, machine);
     loom_machine_read_chip(machine, chip);
+    if (chip->kind == LOOM_CHIP_CPU)
+        read_cpu(t, machine);
     read_gemm_law(chip, chip->kind == LOOM_CHIP_CPU ? LOOM_MATH_F32 : LOOM_MATH_16, machine);
     loom_figure nic = loom_topology_nic_bandwidth(t, 0);
     prefer(&machine->dev[LOOM_DEV_NET_RATE], nic, "topology");
@@ -202,6 +217,20 @@ static loom_status apply_overrides(const loom_plan_request *request, const loom_
     return status;
 }
 
+/* The core that computes is the core that copies: nothing hides, and nothing is launched from elsewhere. */
+static void read_host_habits(loom_job *job)
+{
+    static const struct {
+        loom_software_constant which;
+        double value;
+    } habits[] = {{LOOM_SOFT_P2P_EXPOSED, 1}, {LOOM_SOFT_DP_WINDOW, 0}, {LOOM_SOFT_GATHER_WINDOW, 0}, {LOOM_SOFT_TP_HIDDEN, 0},
+                  {LOOM_SOFT_EP_HIDDEN, 0},   {LOOM_SOFT_FIXED, 2e-4},  {LOOM_SOFT_OPTIMIZER_BYTES, 36},
+                  {LOOM_SOFT_FRAGMENTS, 0},   {LOOM_SOFT_CONTEXT_BYTES, 64e6}};
+
+    for (size_t i = 0; i < sizeof habits / sizeof *habits; i++)
+        job->soft[habits[i].which] = (loom_constant){habits[i].value, LOOM_BASIS_DEFAULT, "ranks on cores"};
+}
+
 /* Training in f32: activations of 4 bytes, no master copy, the f32 unit's peak. */
 static void read_precision(const loom_plan_request *request, loom_job *job)
 {
@@ -213,9 +242,12 @@ static void read_precision(const loom_plan_request *request, loom_job *job)
         return;
     if (loom_known(chip->peak[LOOM_MATH_F32]))
         job->machine.dev[LOOM_DEV_PEAK_16] = constant_of(chip->peak[LOOM_MATH_F32], "topology");
+    job->machine.dev[LOOM_DEV_PEAK_16].value /= job->machine.crowd;
     job->soft[LOOM_SOFT_GRADIENT_BYTES].value = job->soft[LOOM_SOFT_GATHER_BYTES].value = job->soft[LOOM_SOFT_DISPATCH_BYTES].value = 4;
     job->soft[LOOM_SOFT_WEIGHT_STORE].value = 4;
     job->soft[LOOM_SOFT_OPTIMIZER_STORE].value = 8;
+    if (chip->kind == LOOM_CHIP_CPU)
+        read_host_habits(job);
 }
 
 loom_status loom_job_make(const loom_plan_request *request, loom_job *job)
@@ -240,6 +272,7 @@ loom_status loom_job_make(const loom_plan_request *request, loom_job *job)
     job->global_batch = request->train.global_batch;
     loom_software_constants(framework, job->soft);
     read_precision(request, job);
+    job->own = framework == loom_framework_find("rankloom") && job->bits == 32;
     job->repeat = loom_soft(job, LOOM_SOFT_FLASH) > 0 ? LOOM_REPEAT_NORM | LOOM_REPEAT_ACT | LOOM_REPEAT_LATENT : LOOM_REPEAT_CORE;
     job->imbalance = 1;
     return apply_overrides(request, framework, job);

@@ -1,6 +1,8 @@
 /* Time of one kernel: GEMMs by shape, grouped GEMMs, streaming kernels. */
 #include "planner/cost.h"
 
+#include <math.h>
+
 /* Rate of a large GEMM and how much longer small ones take, by the width of its inputs. A fixed overhead in elements weighs
  * more on a faster unit: m0, n0, k0 grow with the rate. */
 static double gemm_flop_seconds(const loom_machine *machine, double m, double n, double k, int bits, loom_gemm_role role, double grouped_0)
@@ -33,9 +35,23 @@ static double quantise_seconds(const loom_job *job, double m, double k, int bits
     return loom_soft(job, LOOM_SOFT_QUANTISE) * loom_stream_seconds(&job->machine, m * k * (2 + 2 * bits / 8.0), 1);
 }
 
+/* A product that was timed, or lies near some that were: unknown when none were. A weight gradient is out x in. */
+static loom_figure measured_seconds(const loom_machine *machine, double m, double n, double k, int bits, loom_gemm_role role)
+{
+    if (!machine->measured || bits != 32)
+        return loom_unknown();
+    if (role == LOOM_GEMM_WEIGHT)
+        return loom_topology_gemm_s(machine->measured, 0, LOOM_MATH_F32, llround(n), llround(m), llround(k));
+    return loom_topology_gemm_s(machine->measured, 0, LOOM_MATH_F32, llround(m), llround(n), llround(k));
+}
+
 double loom_gemm_seconds(const loom_job *job, double m, double n, double k, int bits, loom_gemm_role role)
 {
     const loom_machine *machine = &job->machine;
+    loom_figure measured = measured_seconds(machine, m, n, k, bits, role);
+
+    if (loom_known(measured))
+        return measured.value * machine->crowd / loom_dev(machine, LOOM_DEV_SUSTAINED);
     double flop = gemm_flop_seconds(machine, m, n, k, bits, role, 0);
     double memory = gemm_memory_seconds(machine, m, n, k, bits, role);
 
@@ -45,6 +61,10 @@ double loom_gemm_seconds(const loom_job *job, double m, double n, double k, int 
 double loom_grouped_seconds(const loom_job *job, double groups, double m, double n, double k, int bits, loom_gemm_role role)
 {
     const loom_machine *machine = &job->machine;
+    loom_figure measured = measured_seconds(machine, m, n, k, bits, role);
+
+    if (loom_known(measured))
+        return groups * measured.value * machine->crowd / loom_dev(machine, LOOM_DEV_SUSTAINED);
     double flop =
         gemm_flop_seconds(machine, m, n, k, bits, role, loom_dev(machine, LOOM_DEV_GROUPED_0)) / loom_dev(machine, LOOM_DEV_GROUPED_SHARE);
     double memory = gemm_memory_seconds(machine, m, n, k, bits, role);

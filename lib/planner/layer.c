@@ -135,7 +135,8 @@ static void add_fused_core(const shape *s, loom_pass_pair *pair)
 {
     const loom_machine *machine = &s->job->machine;
     double keys = mean_keys(s), heads = (double)s->model->heads / s->degrees->tp;
-    double flop = s->tokens * keys * heads * (qk_dim(s->model) + value_dim(s->model));   /* causal */
+    double whole = s->degrees->cp > 1 ? fmin(1, loom_dev(machine, LOOM_DEV_ATTENTION_TILE) * s->degrees->cp / s->job->seq) : 0;
+    double flop = (1 + whole) * s->tokens * keys * heads * (qk_dim(s->model) + value_dim(s->model)); /* causal */
     bool portable = loom_soft(s->job, LOOM_SOFT_FLASH) < 2 || s->model->attention_sinks; /* which the best kernels do not have */
     double rate = loom_dev(machine, LOOM_DEV_PEAK_16) * loom_dev(machine, LOOM_DEV_SUSTAINED);
     double forward = rate * loom_dev(machine, portable ? LOOM_DEV_FLASH2_FORWARD : LOOM_DEV_ATTENTION_FORWARD);
@@ -194,7 +195,7 @@ static void add_context_exchange(const shape *s, loom_pass_pair *pair)
     } else { /* a hop of the ring is hidden under the attention of the block before it; every block's result is merged in fp32 */
         add_stream(s, pair, (g->cp - 1) * 8 * s->tokens * heads * value_dim(s->model));
         double hops = (g->cp - 1) * loom_hop_seconds(machine, group.domains > 1 ? (loom_group){2, 1, 2} : (loom_group){2, 2, 1}, kv);
-        double hide = (double)(g->cp - 1) / g->cp;
+        double hide = machine->crowd > 1 ? 0 : (double)(g->cp - 1) / g->cp;
         pair->forward.part[LOOM_TIME_CP] += fmax(0, hops - hide * pair->forward.part[LOOM_TIME_ATTENTION]);
         pair->backward.part[LOOM_TIME_CP] += fmax(0, 2 * hops - hide * pair->backward.part[LOOM_TIME_ATTENTION]);
     }

@@ -45,10 +45,43 @@ static double ring_latency(const loom_machine *machine, loom_group group)
     return seconds;
 }
 
+/* What ranks that take turns on their cores lose at a meeting: each has to get its turn. */
+static double turn_seconds(const loom_machine *machine, int ranks)
+{
+    return machine->crowd > 1 ? loom_dev(machine, LOOM_DEV_LINK_TURN) * (machine->crowd - 1) * log2(ranks) : 0;
+}
+
+/* What the law says that was fitted to groups of this size: single points are too unsteady where ranks take turns. */
+static double by_law(const loom_topology *t, loom_pattern pattern, int ranks, double bytes)
+{
+    for (int i = 0; i < t->n_laws; i++) {
+        const loom_pattern_law *law = &t->laws[i];
+        if (law->pattern == pattern && law->ranks == ranks && loom_known(law->bandwidth))
+            return loom_figure_or(law->fixed_s, 0) + loom_figure_or(law->step_s, 0) * (ranks - 1) +
+                   loom_pattern_volume(pattern, ranks, bytes) / law->bandwidth.value;
+    }
+    return NAN;
+}
+
+/* A collective of neighbours that was timed; NaN when none was. */
+static double timed(const loom_machine *machine, loom_pattern pattern, int ranks, double bytes)
+{
+    if (!machine->measured || machine->measured->n_laws == 0 || ranks > machine->ranks)
+        return NAN;
+    if (machine->crowd > 1)
+        return by_law(machine->measured, pattern, ranks, bytes) + turn_seconds(machine, ranks);
+    loom_group_link link = loom_topology_axis(machine->measured, ranks, 1);
+    loom_figure seconds = loom_topology_pattern_s(machine->measured, pattern, &link, bytes);
+    return seconds.origin == LOOM_ORIGIN_MEASURED ? seconds.value : NAN;
+}
+
 double loom_gather_seconds(const loom_machine *machine, loom_group group, double bytes)
 {
     if (group.n < 2 || bytes <= 0)
         return 0;
+    double measured = timed(machine, LOOM_PATTERN_ALL_GATHER, group.n, bytes);
+    if (!isnan(measured))
+        return measured;
     return bytes * (group.n - 1) / group.n / ring_rate(machine, LOOM_DEV_LINK_GATHER_2, group) + ring_latency(machine, group);
 }
 
@@ -56,6 +89,9 @@ double loom_reduce_seconds(const loom_machine *machine, loom_group group, double
 {
     if (group.n < 2 || bytes <= 0)
         return 0;
+    double measured = timed(machine, LOOM_PATTERN_ALL_REDUCE, group.n, bytes);
+    if (!isnan(measured))
+        return measured;
     return 2 * bytes * (group.n - 1) / group.n / ring_rate(machine, LOOM_DEV_LINK_REDUCE_2, group) + ring_latency(machine, group);
 }
 
@@ -70,6 +106,9 @@ double loom_exchange_seconds(const loom_machine *machine, loom_group group, doub
 {
     if (group.n < 2 || bytes <= 0)
         return 0;
+    double measured = timed(machine, LOOM_PATTERN_ALL_TO_ALL, group.n, bytes);
+    if (!isnan(measured))
+        return measured;
     double leaving = bytes * (group.n - group.inside) / group.n;
     if (once > 1)
         leaving *= first_copies(once, group.domains);
@@ -81,6 +120,10 @@ double loom_exchange_seconds(const loom_machine *machine, loom_group group, doub
 
 double loom_hop_seconds(const loom_machine *machine, loom_group group, double bytes)
 {
+    double measured = timed(machine, LOOM_PATTERN_SEND, 2, bytes);
+
+    if (!isnan(measured))
+        return measured;
     if (group.inside > 1)
         return bytes / link_rate(machine, LOOM_DEV_LINK_GATHER_2, 2) + loom_dev(machine, LOOM_DEV_LINK_START);
     return bytes / (loom_dev(machine, LOOM_DEV_NET_RATE) * loom_dev(machine, LOOM_DEV_NET_SHARE)) + loom_dev(machine, LOOM_DEV_NET_START);

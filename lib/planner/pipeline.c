@@ -128,3 +128,14 @@ double loom_pipe_seconds(const loom_pipe *pipe)
     }
     return one_f_one_b(pipe);
 }
+
+/* Stages that are at work share all cores, as long as there are enough of them to keep every core busy: p / crowd of p. In a ramp from 1 to p stages
+ * only what is below that idles, at full speed. */
+double loom_crowded_bubble(const loom_machine *machine, int stages, double bubble)
+{
+    double enough = stages / machine->crowd;
+
+    if (machine->crowd <= 1 || stages < 2)
+        return bubble;
+    return bubble * fmax(0, enough - 1) / (stages - 1) / machine->crowd;
+}

@@ -4,6 +4,8 @@
 #include <math.h>
 #include <string.h>
 
+#include <rankloom/forecast.h>
+
 #include "planner/calibrate.h"
 #include "planner/interval.h"
 #include "planner/job.h"
@@ -34,12 +36,53 @@ static void use_simulation(const loom_job *job, const loom_degrees *g, const loo
         return;
     for (int i = LOOM_TIME_GEMM; i <= LOOM_TIME_EP; i++)
         work += cost->part[i];
-    double waits = fmax(0, without - work), grown = with - work - old;
+    double waits = without - work, grown = with - work - old;
     double spread = 1 + loom_soft(job, LOOM_SOFT_JITTER) * log2(g->tp * g->cp * g->dp * g->pp);
-    cost->part[LOOM_TIME_BUBBLE] = waits;
+    for (int i = LOOM_TIME_GEMM; waits < 0 && i <= LOOM_TIME_EP; i++) /* the busiest stage is quicker while others leave it their cores */
+        cost->part[i] *= without / work;
+    cost->part[LOOM_TIME_BUBBLE] = fmax(0, waits);
     cost->part[LOOM_TIME_PP] = (with - without);
     cost->part[LOOM_TIME_OTHER] += grown * (spread - 1);
     cost->seconds += grown * spread;
+}
+
+enum { MOST_FORECAST = 200000 }; /* actions of schedules to go through: about a tenth of a second */
+
+/* The ledger's rows of a rank of this engine. Of tp ranks the first or the last holds most where features are cut unevenly. */
+static bool forecast_stage(const loom_job *job, const loom_layout *layout, int stage, loom_stage_memory *to)
+{
+    static const loom_memory_part part_of[LOOM_MEM_USES] = {
+        [LOOM_MEM_WEIGHTS] = LOOM_MEMORY_WEIGHTS, [LOOM_MEM_GRADIENTS] = LOOM_MEMORY_GRADIENTS,     [LOOM_MEM_OPTIMIZER] = LOOM_MEMORY_OPTIMIZER,
+        [LOOM_MEM_LOGITS] = LOOM_MEMORY_LOGITS,   [LOOM_MEM_ACTIVATIONS] = LOOM_MEMORY_ACTIVATIONS, [LOOM_MEM_COMM] = LOOM_MEMORY_BUFFERS,
+        [LOOM_MEM_OTHER] = LOOM_MEMORY_WORKSPACE, [LOOM_MEM_WORKSPACE] = LOOM_MEMORY_WORKSPACE,     [LOOM_MEM_KERNELS] = LOOM_MEMORY_WORKSPACE};
+    loom_rank_forecast most = {0}, f;
+
+    for (int tp = 0; tp < layout->tp; tp += layout->tp > 1 ? layout->tp - 1 : 1) {
+        if (loom_forecast_rank(&job->model, layout, loom_layout_rank(layout, (int[4]){tp, 0, 0, stage}), NULL, &f) < 0)
+            return false;
+        most = f.memory_total > most.memory_total ? f : most;
+    }
+    memset(to->part, 0, sizeof to->part);
+    for (int use = 0; use < LOOM_MEM_USES; use++)
+        to->part[part_of[use]] += (double)most.memory[use];
+    to->allocated = (double)most.memory_total;
+    to->part[LOOM_MEMORY_SLACK] = loom_soft(job, LOOM_SOFT_FRAGMENTS) * to->allocated + loom_soft(job, LOOM_SOFT_CONTEXT_BYTES);
+    to->total = to->allocated + to->part[LOOM_MEMORY_SLACK];
+    to->parameters = (double)most.parameters;
+    return true;
+}
+
+/* What this engine does not train keeps the formulas for frameworks. */
+static void forecast_memory(const loom_job *job, loom_prediction *p)
+{
+    loom_layout layout = p->layout;
+    int64_t actions = 4 * p->micro_batches * layout.pp * layout.vpp;
+
+    if (!job->own || loom_layout_check(&layout, &job->model, 0) < 0 || actions * layout.pp > MOST_FORECAST)
+        return;
+    for (int stage = 0; stage < layout.pp; stage++)
+        if (!forecast_stage(job, &layout, stage, &p->memory[stage]))
+            return;
 }
 
 static void fill_memory(const loom_job *job, const loom_degrees *g, const int *chunk_layers, double limit, loom_prediction *p)
@@ -55,9 +98,11 @@ static void fill_memory(const loom_job *job, const loom_degrees *g, const int *c
         to->parameters = m.parameters;
         to->layers = m.layers;
         to->in_flight = (int)ceil(m.in_flight * g->vpp - 1e-9);
-        if (m.total > p->memory[p->fullest].total)
-            p->fullest = stage;
     }
+    forecast_memory(job, p);
+    for (int stage = 1; stage < g->pp; stage++)
+        if (p->memory[stage].total > p->memory[p->fullest].total)
+            p->fullest = stage;
     p->fits = p->memory[p->fullest].total <= limit;
 }
 

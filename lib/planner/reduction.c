@@ -75,15 +75,15 @@ loom_reduction loom_reduction_cost(const loom_job *job, const loom_degrees *g, c
     if (g->zero >= 2) { /* gradients are scattered already; copies of the shards still have to agree */
         double replicas =
             loom_reduce_seconds(&job->machine, at->gradient_outer, loom_soft(job, LOOM_SOFT_GRADIENT_BYTES) * w->dense / at->gradient.n);
-        double gather = g->zero == 2 ? loom_gather_seconds(&job->machine, at->gradient, 2 * w->dense) +
-                                           loom_gather_seconds(&job->machine, at->expert_gradient, 2 * w->experts)
+        double gather = g->zero == 2 ? loom_gather_seconds(&job->machine, at->gradient, job->element * w->dense) +
+                                           loom_gather_seconds(&job->machine, at->expert_gradient, job->element * w->experts)
                                      : 0;
         return both(under(job, replicas, window, layers), under(job, gather, ahead, layers));
     }
     double reduce = gradient_seconds(job, g, at->gradient, at->gradient_outer, w->dense) +
                     gradient_seconds(job, g, at->expert_gradient, alone, w->experts);
-    double gather = g->zero ? loom_gather_seconds(&job->machine, at->gradient, 2 * w->dense) +
-                                  loom_gather_seconds(&job->machine, at->expert_gradient, 2 * w->experts)
+    double gather = g->zero ? loom_gather_seconds(&job->machine, at->gradient, job->element * w->dense) +
+                                  loom_gather_seconds(&job->machine, at->expert_gradient, job->element * w->experts)
                             : 0;
     loom_reduction turns = {g->zero ? loom_soft(job, LOOM_SOFT_OWNER_TURN) * at->gradient.n : 0, 0};
 

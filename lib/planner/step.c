@@ -141,7 +141,8 @@ static void add_pipeline(loom_step_cost *cost, const loom_job *job, const loom_d
     pipe.hop = 0;
     cost->part[LOOM_TIME_PP] = makespan - loom_pipe_seconds(&pipe);
     add_work(cost, t, &stages[cost->busiest]);
-    cost->part[LOOM_TIME_BUBBLE] = fmax(0, makespan - cost->part[LOOM_TIME_PP] - cost->micro_batches * busiest);
+    cost->part[LOOM_TIME_BUBBLE] =
+        loom_crowded_bubble(&job->machine, g->pp, fmax(0, makespan - cost->part[LOOM_TIME_PP] - cost->micro_batches * busiest));
 }
 
 static void sum_up(loom_step_cost *cost, const loom_job *job, int world)

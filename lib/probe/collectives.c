@@ -1,6 +1,7 @@
 /* Collectives and messages, by size of group and bytes. */
 #include "probe/probe.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 enum { MOST_BYTES = 16 << 20, SIZES = 7, MOST_AXES = 32 };
@@ -16,6 +17,7 @@ typedef struct call {
     loom_pattern pattern;
     void *send, *recv;
     size_t bytes; /* as nccl-tests counts: the larger buffer of a rank */
+    const loom_gemm_args *work; /* what each rank computes before it calls; NULL: nothing */
 } call;
 
 /* A message there and one back; the time is halved afterwards. */
@@ -30,12 +32,29 @@ static loom_status ping_pong(loom_prober *p, const call *c)
     return status;
 }
 
+/* Both at once, as neighbours in a ring do. */
+static loom_status swap(loom_prober *p, const call *c)
+{
+    int peer = 1 - loom_comm_rank(c->comm);
+    loom_status status = loom_group_begin(c->comm), ended;
+
+    if (status < 0)
+        return status;
+    status = loom_send(c->comm, c->send, c->bytes, LOOM_U8, peer, 0, p->stream);
+    if (status == LOOM_OK)
+        status = loom_recv(c->comm, c->recv, c->bytes, LOOM_U8, peer, 0, p->stream);
+    ended = loom_group_end(c->comm, p->stream);
+    return status < 0 ? status : ended;
+}
+
 static loom_status run_call(loom_prober *p, void *context)
 {
     const call *c = context;
     size_t count = c->bytes / sizeof(float), part = count / (size_t)loom_comm_size(c->comm);
-    loom_status status = LOOM_OK;
+    loom_status status = c->work ? p->kernels->gemm(p->kernels, c->work, p->stream) : LOOM_OK;
 
+    if (status < 0)
+        return status;
     switch (c->pattern) {
     case LOOM_PATTERN_ALL_REDUCE:
         status = loom_all_reduce(c->comm, c->send, c->recv, count, LOOM_F32, LOOM_SUM, p->stream);
@@ -53,7 +72,7 @@ static loom_status run_call(loom_prober *p, void *context)
         status = loom_broadcast(c->comm, c->recv, count, LOOM_F32, 0, p->stream);
         break;
     default:
-        status = ping_pong(p, c);
+        status = c->work ? swap(p, c) : ping_pong(p, c);
     }
     return status < 0 ? status : loom_stream_wait(p->stream);
 }
@@ -102,10 +121,28 @@ static loom_status open_group(loom_prober *p, axis a, int *members, loom_comm **
     return loom_comm_create(p->world, members, a.n, "probe", comm);
 }
 
+/* --- turns on a core -------------------------------------------------------------------------------------------------------------- */
+
+enum { WORK = 384 }; /* a product of about a millisecond, as lies between two calls in training */
+
+static loom_status run_work(loom_prober *p, void *context)
+{
+    loom_status status = p->kernels->gemm(p->kernels, context, p->stream);
+    return status < 0 ? status : loom_stream_wait(p->stream);
+}
+
+/* Where ranks take turns on a core, a call costs what it takes to get everybody there and back to work: that shows only with work between calls. Times
+ * the work alone, to be taken off. */
+static loom_status time_work(loom_prober *p, loom_gemm_args *work, double budget_s, double *seconds)
+{
+    *seconds = 0;
+    return p->crowded ? loom_probe_time(p, p->world, run_work, work, budget_s, seconds) : LOOM_OK;
+}
+
 /* --- measuring ------------------------------------------------------------------------------------------------------------------- */
 
 /* All groups run at once; the slowest counts, and those who sat out learn the time. */
-static loom_status time_call(loom_prober *p, call *c, const loom_group_link *link, double budget_s)
+static loom_status time_call(loom_prober *p, call *c, const loom_group_link *link, double work_s, double budget_s)
 {
     double seconds = 0;
     loom_status status = c->comm ? loom_probe_time(p, c->comm, run_call, c, budget_s, &seconds) : LOOM_OK;
@@ -114,16 +151,25 @@ static loom_status time_call(loom_prober *p, call *c, const loom_group_link *lin
         status = loom_probe_agree(p, p->world, &seconds);
     if (status < 0)
         return status;
+    if (c->work)
+        seconds = fmax(seconds - work_s, 1e-7);
+    else if (c->pattern == LOOM_PATTERN_SEND)
+        seconds /= 2; /* there and back */
     loom_pattern_point point = {c->pattern,      link->level,      link->ranks,
-                                link->in_domain, (double)c->bytes, c->pattern == LOOM_PATTERN_SEND ? seconds / 2 : seconds};
+                                link->in_domain, (double)c->bytes, seconds};
     return loom_topology_add_points(p->topology, &point, 1);
 }
 
 static loom_status measure_axis(loom_prober *p, axis a, void *send, void *recv, int *members, double budget_s)
 {
     loom_group_link link = loom_topology_axis(p->topology, a.n, a.stride);
-    call c = {.send = send, .recv = recv};
+    loom_gemm_args work = {.c_MN = recv, .a_MK = send, .b_KN = (float *)send + WORK * WORK, .m = WORK, .n = WORK, .k = WORK};
+    call c = {.send = send, .recv = recv, .work = p->crowded ? &work : NULL};
+    double work_s, each_s = budget_s / (LOOM_PATTERNS * SIZES);
     loom_status status = open_group(p, a, members, &c.comm);
+
+    if (status == LOOM_OK)
+        status = time_work(p, &work, 4 * each_s, &work_s);
 
     for (int pattern = 0; pattern < LOOM_PATTERNS && status == LOOM_OK; pattern++)
         for (int i = 0; i < SIZES && status == LOOM_OK; i++) {
@@ -131,7 +177,7 @@ static loom_status measure_axis(loom_prober *p, axis a, void *send, void *recv, 
             c.pattern = (loom_pattern)pattern;
             c.bytes = (sizes[i] + unit - 1) / unit * unit;
             if (c.pattern != LOOM_PATTERN_SEND || a.n == 2)
-                status = time_call(p, &c, &link, budget_s / (LOOM_PATTERNS * SIZES));
+                status = time_call(p, &c, &link, work_s, each_s);
         }
     loom_comm_free(c.comm);
     return status;

@@ -11,12 +11,15 @@ typedef struct loom_prober {
     loom_comm *world;
     loom_topology *topology; /* of the hosts of this run; every rank has it */
     double *cell;            /* one number on the device, for agreeing on times */
+    bool crowded;            /* the host of this rank has fewer cores than ranks, */
+    bool sole;               /* so many ranks work now as have a core of their own, */
+    bool waits;              /* and this one waits meanwhile */
 } loom_prober;
 
 /* Something to be timed: enqueues and waits. */
 typedef loom_status loom_probe_work(loom_prober *p, void *context);
 
-/* Median of several runs, of the slowest rank of `comm`. All its ranks call; they agree on the count of runs, about what `budget_s` allows. */
+/* Median of several runs, of the slowest rank of `comm`; the mean where ranks take turns on a core, for then waiting for a turn is part of it. All its ranks call; they agree on the count of runs, about what `budget_s` allows. */
 loom_status loom_probe_time(loom_prober *p, loom_comm *comm, loom_probe_work *work, void *context, double budget_s, double *seconds);
 /* *value becomes the largest of the ranks of `comm`. */
 loom_status loom_probe_agree(loom_prober *p, loom_comm *comm, double *value);

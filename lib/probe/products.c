@@ -11,6 +11,7 @@ static const double small_flop = 2e8;
 
 typedef struct shape {
     int64_t m, n, k;
+    bool weight; /* the gradient of a weight, which is added to what is there */
 } shape;
 
 typedef struct shape_list {
@@ -51,14 +52,14 @@ loom_status loom_probe_memory(loom_prober *p, double budget_s)
 
 /* --- shapes -------------------------------------------------------------------------------------------------------------------- */
 
-static void add_shape(shape_list *list, int64_t m, int64_t n, int64_t k)
+static void add_shape(shape_list *list, int64_t m, int64_t n, int64_t k, bool weight)
 {
     if (m < 1 || n < 1 || k < 1 || list->count == MOST_SHAPES || 2.0 * (double)m * (double)n * (double)k > most_flop)
         return;
     for (int i = 0; i < list->count; i++)
         if (list->at[i].m == m && list->at[i].n == n && list->at[i].k == k)
             return;
-    list->at[list->count++] = (shape){m, n, k};
+    list->at[list->count++] = (shape){m, n, k, weight};
 }
 
 static int by_flop(const void *left, const void *right)
@@ -74,33 +75,41 @@ static void add_grid(shape_list *list)
     for (int64_t m = 64; m <= 4096; m *= 4)
         for (int64_t n = 64; n <= 4096; n *= 4)
             for (int64_t k = 64; k <= 4096; k *= 4)
-                add_shape(list, m, n, k);
+                add_shape(list, m, n, k, false);
     qsort(list->at + list->wanted, (size_t)(list->count - list->wanted), sizeof *list->at, by_flop);
 }
 
 /* The three products of a linear layer of `in` to `out` on `tokens`: forward, input gradient, weight gradient. */
 static void add_linear(shape_list *list, int64_t tokens, int64_t in, int64_t out)
 {
-    add_shape(list, tokens, out, in);
-    add_shape(list, tokens, in, out);
-    add_shape(list, out, in, tokens);
+    add_shape(list, tokens, out, in, false);
+    add_shape(list, tokens, in, out, false);
+    add_shape(list, out, in, tokens, true);
 }
 
-/* The linear layers of a model, whole and as the ranks of tensor parallelism hold them. */
-static void add_model(shape_list *list, const loom_model *model, const loom_train_shape *train, int ranks)
+/* The linear layers of a model on `tokens`, whole and as the ranks of tensor parallelism hold them. */
+static void add_layers(shape_list *list, const loom_model *model, int64_t tokens, int ranks)
 {
-    int64_t seq = train->seq > 0 ? train->seq : model->seq, tokens = seq * (train->micro_batch > 0 ? train->micro_batch : 1);
-
     for (int tp = 1; tp <= ranks; tp++) {
         if (ranks % tp || model->heads % tp)
             continue;
         int64_t kv = model->kv_heads > tp ? model->kv_heads / tp : 1;
         add_linear(list, tokens, model->hidden, (model->heads / tp + 2 * kv) * model->head_dim);
         add_linear(list, tokens, model->heads / tp * model->head_dim, model->hidden);
-        add_linear(list, tokens, model->hidden, model->ffn / tp);
+        add_linear(list, tokens, model->hidden, (loom_model_mlp_matrices(model) - 1) * model->ffn / tp);
         add_linear(list, tokens, model->ffn / tp, model->hidden);
         add_linear(list, tokens, model->hidden, model->vocab / tp);
     }
+}
+
+/* Of the micro-batch that the file names, and of others that a plan may choose: more or fewer sequences, or parts of them. */
+static void add_model(shape_list *list, const loom_model *model, const loom_train_shape *train, int ranks)
+{
+    int64_t seq = train->seq > 0 ? train->seq : model->seq, tokens = seq * (train->micro_batch > 0 ? train->micro_batch : 1);
+
+    add_layers(list, model, tokens, ranks);
+    add_layers(list, model, tokens / 4, ranks);
+    add_layers(list, model, tokens * 4, ranks);
     list->wanted = list->count;
 }
 
@@ -136,7 +145,8 @@ static bool too_long(const loom_prober *p, const shape *s, double budget_s)
 
 static loom_status time_shape(loom_prober *p, const shape *s, float *a, float *b, float *c, double budget_s)
 {
-    loom_gemm_args arguments = {.c_MN = c, .a_MK = a, .b_KN = b, .m = s->m, .n = s->n, .k = s->k, .transpose_b = true};
+    loom_gemm_args arguments = {.c_MN = c, .a_MK = a, .b_KN = b, .m = s->m, .n = s->n, .k = s->k, .transpose_a = s->weight, .transpose_b = !s->weight,
+                                .accumulate = s->weight};
     loom_gemm_point point = {.chip = 0, .math = LOOM_MATH_F32, .m = s->m, .n = s->n, .k = s->k};
     loom_status status = loom_probe_time(p, p->world, run_gemm, &arguments, budget_s, &point.seconds);
 

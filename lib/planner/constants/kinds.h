@@ -26,6 +26,6 @@ extern const loom_constant loom_software_defaults[LOOM_SOFT_COUNT];
 extern const loom_device_kind loom_kind_v100, loom_kind_t4, loom_kind_a100, loom_kind_a100_40, loom_kind_a100_pcie, loom_kind_h100,
     loom_kind_h100_96, loom_kind_h200, loom_kind_h800, loom_kind_b200, loom_kind_b300, loom_kind_gb200, loom_kind_gb300, loom_kind_l40s,
     loom_kind_mi300x, loom_kind_mi325x, loom_kind_mi355x, loom_kind_tpu_v4, loom_kind_tpu_v5e, loom_kind_tpu_v5p, loom_kind_tpu_v6e,
-    loom_kind_tpu_v7x;
+    loom_kind_tpu_v7x, loom_kind_cpu;
 
 #endif
