@@ -213,9 +213,8 @@ const loom_command loom_command_import = {
     .operands = "FILE|COMMAND …",
     .least = 1,
     .most = -1,
-    .about = "Reads Megatron command lines (with the torchrun in front, a script, or flags after --), Megatron-Bridge and MaxText YAML, torchtitan TOML and DeepSpeed\n"
+    .about = "Reads Megatron command lines (as a file, as one quoted word, or as words after --, with the torchrun in front or without), Megatron-Bridge and MaxText YAML, torchtitan TOML and DeepSpeed\n"
              "JSON. Defaults of the framework that were filled in stand as comments above the layout. Variables of a shell are not expanded.",
     .options = import_options,
-    .operands_end_options = true,
     .run = run,
 };

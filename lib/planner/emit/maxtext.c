@@ -58,7 +58,8 @@ void loom_emit_maxtext(loom_emission *e)
         loom_text_add(&e->out, "# ulysses runs on TPU only\n");
     add_axes(e);
     if (l->cp > 1)
-        loom_text_add(&e->out, "context_parallel_strategy: %s\ncontext_parallel_load_balance: true\n", strategies[l->cp_kind]);
+        loom_text_add(&e->out, "context_parallel_strategy: %s\ncontext_parallel_load_balance: %s\n%s", strategies[l->cp_kind], l->cp_kind == LOOM_CP_ULYSSES ? "false" : "true",
+                      l->cp_kind == LOOM_CP_ULYSSES ? "attention: flash\nuse_tokamax_splash: true\n" : "");
     if (l->pp > 1)
         loom_text_add(&e->out, "num_layers_per_pipeline_stage: %lld\nnum_pipeline_repeats: %d\nnum_pipeline_microbatches: %lld\n", (long long)l->chunk_layers[0], l->vpp,
                       (long long)e->micro_batches);

@@ -198,14 +198,17 @@ void loom_emit_nemo(loom_emission *e)
     loom_text *out = &e->out;
 
     loom_megatron_of_layout(e, &m, stages, sizeof stages);
+    if (m.fsdp && m.pp_before_dp)
+        loom_emit_cannot(e, "order with pp before dp at zero=%d: its FSDP does not take use_tp_pp_dp_mapping", e->layout->zero);
+    bool distributed = m.distributed_optimizer || m.fsdp; /* its FSDP insists on it */
     loom_text_add(out, "# %s, for %d GPUs\n", loom_dialect_version(LOOM_DIALECT_NEMO), e->world);
     add_bridge_model(out, &m);
     loom_text_add(out, "dataset:\n  seq_length: %lld\ntrain:\n  micro_batch_size: %lld\n  global_batch_size: %lld\n", (long long)m.seq, (long long)m.micro_batch,
                   (long long)m.global_batch);
-    loom_text_add(out, "ddp:\n  use_distributed_optimizer: %s\n", m.distributed_optimizer ? "true" : "false");
+    loom_text_add(out, "ddp:\n  use_distributed_optimizer: %s\n", distributed ? "true" : "false");
     if (m.fsdp)
         loom_text_add(out, "  data_parallel_sharding_strategy: %s\n", m.sharding);
-    loom_text_add(out, "optimizer:\n  use_distributed_optimizer: %s\n", m.distributed_optimizer ? "true" : "false");
+    loom_text_add(out, "optimizer:\n  use_distributed_optimizer: %s\n", distributed ? "true" : "false");
     loom_text_add(out, "dist:\n  use_megatron_fsdp: %s\n  use_tp_pp_dp_mapping: %s\nmixed_precision: bf16_mixed\n", m.fsdp ? "true" : "false", m.pp_before_dp ? "true" : "false");
 }
 
