@@ -240,6 +240,9 @@ static void json_prediction(loom_text *out, const loom_prediction *p, const char
     loom_text_add(out, "\"schedule\":\"%s\",\"cp_kind\":\"%s\",\"order\":[\"%s\",\"%s\",\"%s\",\"%s\"],\"layers_per_stage\":[",
                   loom_schedule_kind_name(l->schedule), loom_cp_kind_name(l->cp_kind), loom_axis_name(l->order[0]),
                   loom_axis_name(l->order[1]), loom_axis_name(l->order[2]), loom_axis_name(l->order[3]));
+    for (int stage = 0; stage < p->stages; stage++)
+        loom_text_add(out, "%s%d", stage ? "," : "", p->memory[stage].layers);
+    loom_text_add(out, "],\"layers_per_chunk\":["); /* in model order */
     for (int i = 0; i < l->n_chunks; i++)
         loom_text_add(out, "%s%lld", i ? "," : "", (long long)l->chunk_layers[i]);
     loom_text_add(out, "],");

@@ -212,12 +212,14 @@ static void compare_runner_up(loom_plan *plan)
             part = i;
     loom_layout_describe(&second->layout, layout, sizeof layout);
     double excess = second->part_s[part] - best->part_s[part], needed = second->part_s[part] > 0 ? behind / second->part_s[part] : 1;
+    char hope[64] = "without that it would still not win";
+    if (needed < 1)
+        snprintf(hope, sizeof hope, "it would win if that cost %.0f %% less", 100 * needed);
     if (behind < 0.001 * best->step_s)
         snprintf(plan->runner_up, sizeof plan->runner_up, "%s is as fast", layout);
     else
-        snprintf(plan->runner_up, sizeof plan->runner_up,
-                 "%s is %.1f %% slower: %.3g s more for %s; it would win if that cost %.0f %% less", layout, 100 * behind / best->step_s,
-                 excess, words_of(part), 100 * needed);
+        snprintf(plan->runner_up, sizeof plan->runner_up, "%s is %.1f %% slower: %.3g s more for %s; %s", layout,
+                 100 * behind / best->step_s, excess, words_of(part), hope);
 }
 
 /* What one could change, cheapest first: a switch, a number in the run file, then hardware. */

@@ -445,7 +445,16 @@ static void parts_of_a_step_sum_to_the_step_and_json_is_whole(void **state)
     assert_ok(loom_config_parse("plan.json", text, strlen(text), &config));
     const loom_node *layouts = loom_node_get(loom_config_root(config), "layouts");
     assert_int_equal(loom_node_count(layouts), r.plan->n_best);
-    assert_non_null(loom_node_get(loom_node_at(layouts, 0), "memory_gib_per_stage"));
+    const loom_node *first = loom_node_at(layouts, 0), *stages = loom_node_get(first, "layers_per_stage");
+    assert_int_equal(loom_node_count(stages), r.plan->best[0].stages);
+    assert_int_equal(loom_node_count(loom_node_get(first, "layers_per_chunk")), r.plan->best[0].layout.n_chunks);
+    assert_int_equal(loom_node_count(loom_node_get(first, "memory_gib_per_stage")), r.plan->best[0].stages);
+    int64_t layers = 0, of_stage;
+    for (size_t i = 0; i < loom_node_count(stages); i++) {
+        assert_true(loom_node_as_i64(loom_node_at(stages, i), &of_stage));
+        layers += of_stage;
+    }
+    assert_int_equal(layers, r.model.layers);
     loom_config_free(config);
     loom_text_free(text);
     close_room(&r);
