@@ -134,6 +134,7 @@ static double network_rate(const char *words, int per_node)
 {
     const char *unit = NULL;
     double worth = 0, times = 1;
+    bool ports = false;
 
     for (size_t i = 0; i < sizeof rate_units / sizeof rate_units[0]; i++) {
         const char *at = strstr(words, rate_units[i].word);
@@ -149,11 +150,11 @@ static double network_rate(const char *words, int per_node)
         start--;
     double rate = atof(start) * worth;
     while (start > words && strchr("x ", start[-1]))
-        start--;
+        ports |= *--start == 'x';
     const char *factor = start;
     while (factor > words && strchr("0123456789", factor[-1]))
         factor--;
-    if (*start == 'x' && factor < start)
+    if (ports && factor < start)
         times = atof(factor);
     if (strstr(words, "per GPU") || strstr(words, "per device") || strstr(words, "a GPU"))
         return rate;

@@ -2,6 +2,7 @@
 #include "check.h"
 
 #include <math.h>
+#include <unistd.h>
 
 #include <rankloom/planner.h>
 
@@ -54,7 +55,7 @@ static double choice(const char *where, const char *key)
 static void step_times_are_within_a_tenth_on_the_mean_of_sources_and_devices(void **state)
 {
     assert_true(summary("predicted") > 950);
-    assert_at_most(summary("mean_by_source_and_device"), 0.10);
+    assert_at_most(summary("mean_by_source_and_device"), 0.09);
     assert_at_most(summary("median"), 0.06);
 }
 
@@ -109,6 +110,62 @@ static void what_did_not_run_is_not_said_to_fit(void **state)
     assert_int_equal(seen, 5);
 }
 
+/* --- words of other tables ------------------------------------------------------------------------------------------------------------ */
+
+typedef struct words {
+    const char *gpu, *network, *framework;
+    int year;
+} words;
+
+/* The predicted step of one row that is described with these words; NaN: it was skipped. */
+static double step_of(words w)
+{
+    char path[] = "/tmp/loom_score_XXXXXX", *text;
+    loom_config *config;
+    FILE *file = fdopen(mkstemp(path), "w");
+
+    assert_non_null(file);
+    fprintf(file, "id,source,model,layers,hidden,heads,ffn_hidden,ffn_mats,vocab,seq_len,gpu,gpus,gpus_per_node,inter_node,framework,year,"
+                  "precision_class,tp,pp,vpp,cp,dp,zero_stage,mbs,gbs,recompute_class,seq_par,step_time_s\n");
+    fprintf(file, "x-1,test,Some 7B,32,4096,32,11008,3,32000,4096,%s,64,8,%s,%s,%d,bf16,2,2,1,1,16,1,1,256,none,yes,10\n", w.gpu, w.network,
+            w.framework, w.year);
+    fclose(file);
+    assert_ok(loom_plan_score(path, NULL, LOOM_PLAN_AS_JSON, &text));
+    remove(path);
+    assert_ok(loom_config_parse("row.json", text, strlen(text), &config));
+    double seconds = number_of(loom_node_at(loom_node_get(loom_config_root(config), "rows"), 0), "predicted_step_time_s");
+    loom_config_free(config);
+    loom_text_free(text);
+    return seconds;
+}
+
+static void a_network_is_read_in_the_words_people_use(void **state)
+{
+    static const char *const same[] = {
+        "400 Gb/s per GPU", "8x400Gb/s IB per node", "3200 Gbps EFA per node", "NDR", "InfiniBand NDR 400Gbit per GPU",
+        "8 x 400 Gb/s",     "50 GB/s a GPU",         "3.2 Tb/s per node"};
+    double wanted = step_of((words){"H100", same[0], "NeMo 25.04", 2025});
+
+    assert_true(wanted > 0);
+    for (size_t i = 1; i < sizeof same / sizeof same[0]; i++)
+        if (step_of((words){"H100", same[i], "NeMo 25.04", 2025}) != wanted)
+            fail_msg("\"%s\" is not read as 400 Gb/s a device", same[i]);
+    assert_true(step_of((words){"H100", "100 GbE per node", "NeMo 25.04", 2025}) > 1.2 * wanted);
+}
+
+static void devices_and_software_are_found_by_other_names(void **state)
+{
+    const char *ib = "8x400Gb/s IB per node";
+    double h100 = step_of((words){"H100-SXM5-80GB", ib, "NeMo", 2025});
+
+    assert_true(step_of((words){"NVIDIA H100 80GB HBM3", ib, "NVIDIA NeMo 25.04", 2025}) == h100);
+    assert_true(step_of((words){"RTX 4090", ib, "NeMo", 2025}) > 2 * h100); /* from the catalogue alone */
+    assert_true(isnan(step_of((words){"no such card", ib, "NeMo", 2025})));
+    assert_true(step_of((words){"H100", ib, "PyTorch FSDP", 2025}) > step_of((words){"H100", ib, "NeMo", 2025})); /* eager, unfused */
+    /* scores in memory until Megatron-Core */
+    assert_true(step_of((words){"A100-SXM4-80GB", ib, "Megatron-LM", 2021}) > step_of((words){"A100-SXM4-80GB", ib, "Megatron-LM", 2024}));
+}
+
 static void a_table_that_is_wrong_is_refused(void **state)
 {
     char *text;
@@ -142,6 +199,8 @@ int main(void)
         cmocka_unit_test(the_layout_we_would_pick_is_nearly_the_fastest_that_was_measured),
         cmocka_unit_test(allocated_memory_is_within_one_percent),
         cmocka_unit_test(what_did_not_run_is_not_said_to_fit),
+        cmocka_unit_test(a_network_is_read_in_the_words_people_use),
+        cmocka_unit_test(devices_and_software_are_found_by_other_names),
         cmocka_unit_test(a_table_that_is_wrong_is_refused),
         cmocka_unit_test(a_constant_can_be_set),
     };
