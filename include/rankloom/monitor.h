@@ -38,7 +38,7 @@ LOOM_API void loom_monitor_close(loom_monitor *monitor);         /* accepts NULL
 LOOM_API loom_status loom_monitor_watch(loom_monitor *monitor, const loom_comm *comm, loom_time_kind kind);
 
 /* Spans nest; each second belongs to the innermost span. Time that a comm that is watched, as all of the mesh are, kept a stream waiting is taken out of the span and booked under
- * its axis by itself. Outside any span: OTHER. The kinds of a step sum to the step by construction. */
+ * its axis by itself. Outside any span: REST. The kinds of a step sum to the step by construction. */
 LOOM_API void loom_span_begin(loom_monitor *monitor, loom_time_kind kind, const char *name); /* name: lent until the span ends */
 LOOM_API void loom_span_end(loom_monitor *monitor);
 /* For the trace: something that is no span, on a track of its own (a stage's actions, a loader's thread). Monotonic seconds. Copies both texts. */

@@ -131,12 +131,21 @@ static loom_status run_work(loom_prober *p, void *context)
     return status < 0 ? status : loom_stream_wait(p->stream);
 }
 
-/* Where ranks take turns on a core, a call costs what it takes to get everybody there and back to work: that shows only with work between calls. Times
- * the work alone, to be taken off. */
+/* Where ranks take turns on a core, a call costs what it takes to get everybody there and back to work: that shows only with work between calls. What the
+ * work alone takes, to be taken off: on a core of its own, and so many times that as ranks share one. */
 static loom_status time_work(loom_prober *p, loom_gemm_args *work, double budget_s, double *seconds)
 {
+    loom_status status;
+
     *seconds = 0;
-    return p->crowded ? loom_probe_time(p, p->world, run_work, work, budget_s, seconds) : LOOM_OK;
+    if (!p->crowded)
+        return LOOM_OK;
+    p->sole = true;
+    p->waits = loom_probe_lacks_core(p);
+    status = loom_probe_time(p, p->world, run_work, work, budget_s, seconds);
+    p->sole = p->waits = false;
+    *seconds *= loom_probe_crowd(p);
+    return status;
 }
 
 /* --- measuring ------------------------------------------------------------------------------------------------------------------- */
@@ -151,8 +160,8 @@ static loom_status time_call(loom_prober *p, call *c, const loom_group_link *lin
         status = loom_probe_agree(p, p->world, &seconds);
     if (status < 0)
         return status;
-    if (c->work)
-        seconds = fmax(seconds - work_s, 1e-7);
+    if (c->work) /* a difference of two unsteady times: no less than a copy of the bytes */
+        seconds = fmax(seconds - work_s, 1e-6 + (double)c->bytes / loom_figure_or(p->topology->chips[0].memory_bandwidth, 1e11));
     else if (c->pattern == LOOM_PATTERN_SEND)
         seconds /= 2; /* there and back */
     loom_pattern_point point = {c->pattern,      link->level,      link->ranks,

@@ -118,9 +118,14 @@ static void say_how(loom_prober *p)
              loom_comm_transport(p->world), MOST_RUNS);
 }
 
+double loom_probe_crowd(const loom_prober *p)
+{
+    return p->crowded ? (double)node_of(p)->devices / node_of(p)->cores : 1;
+}
+
 /* Whether this rank finds no core of its own when one rank after another takes one. A rank that shares a core is timed in the slices that it gets: a
  * short product looks as fast as alone, a long one takes twice as long. So so many ranks work as there are cores. */
-static bool lacks_core(const loom_prober *p)
+bool loom_probe_lacks_core(const loom_prober *p)
 {
     return p->crowded && loom_topology_local_rank(p->topology, loom_comm_rank(p->world)) >= node_of(p)->cores;
 }
@@ -130,7 +135,7 @@ static loom_status measure(loom_prober *p, const loom_probe_config *config)
     double budget_s = config->budget_s > 0 ? config->budget_s : 20, share = loom_comm_size(p->world) > 1 ? 0.45 : 0.9;
     loom_status status;
 
-    p->waits = lacks_core(p);
+    p->waits = loom_probe_lacks_core(p);
     p->sole = true;
     LOOM_TRY(loom_probe_memory(p, 0.1 * budget_s));
     LOOM_TRY(loom_probe_products(p, config->model, &config->train, share * budget_s));

@@ -28,6 +28,10 @@ enum { LOOM_PROBE_HOST_NAME = 64 };
 /* p->topology: the hosts of the world's ranks, with nothing measured. */
 loom_status loom_probe_hosts(loom_prober *p);
 
+/* Ranks of this host for each of its cores, at least 1; and whether this rank is one too many. */
+double loom_probe_crowd(const loom_prober *p);
+bool loom_probe_lacks_core(const loom_prober *p);
+
 /* Copies of f32: memory bandwidth of the chip. Every rank copies at once, so it is the share of one rank. */
 loom_status loom_probe_memory(loom_prober *p, double budget_s);
 /* f32 products of a grid of shapes and, with a model, of its linear layers; every rank at once. */
