@@ -1,8 +1,9 @@
 /* Every layout gives the numbers of the independent float64 implementation: logits, every gradient, and the loss and gradient norm of 20
  * steps.
  *
- *   test_parallel_layouts [--part K/N] [--most N] [--seed S] [--steps N] [--model NAME] [--device cuda]
+ *   test_parallel_layouts [--part K/N] [--most N] [--seed S] [--steps N] [--model NAME] [--axes tp,pp,dp,cp,ep] [--device cuda]
  *
+ * --axes takes only layouts whose other degrees are 1 (ep stands for etp, too).
  * --part takes every N-th of all legal layouts, from the K-th (0 to N - 1); 0/1 is all of them. Without it: a seeded sample that holds
  * every pair of features (tp, pp, vpp, dp, cp, cp kind, ep, etp, ZeRO, sequence parallelism, schedule, micro-batch and recompute, split of
  * the layers and starved pipelines) that any legal layout on 1, 2, 3, 4, 6 or 8 ranks has. */
@@ -22,7 +23,8 @@ static struct {
     int part, parts; /* parts 0: the sample */
     int most;        /* layouts of a model; 0: no limit */
     uint64_t seed;
-    int steps; /* of the curve */
+    int steps;         /* of the curve */
+    const char *axes;  /* NULL: all */
     const char *model; /* NULL: all */
     loom_device_kind device;
     double patience; /* how much longer than CPU ranks it may take */
@@ -165,8 +167,34 @@ static void check_layouts(loom_layout *layouts, int count)
         for (batch_count = 1; batch_count < BATCH && done + batch_count < count && loom_layout_world(&batch[batch_count]) == world;
              batch_count++)
             ;
-        on_ranks_with(&(rank_options){.deadline_s = (40 + 20 * batch_count) * settings.patience, .device = settings.device}, world, check_batch);
+        on_ranks_with(&(rank_options){.deadline_s = (40 + 20 * batch_count) * settings.patience, .device = settings.device}, world,
+                      check_batch);
     }
+}
+
+static bool has_axes_of_interest(const loom_layout *l)
+{
+    const struct {
+        const char *axis;
+        bool used;
+    } axes[] = {{"tp", l->tp > 1}, {"pp", l->pp > 1}, {"dp", l->dp > 1}, {"cp", l->cp > 1}, {"ep", l->ep > 1 || l->etp > 1}};
+
+    for (size_t i = 0; settings.axes && i < sizeof axes / sizeof *axes; i++) {
+        if (axes[i].used && !strstr(settings.axes, axes[i].axis))
+            return false;
+    }
+    return true;
+}
+
+static void keep_axes_of_interest(layout_list *list)
+{
+    int kept = 0;
+
+    for (int i = 0; i < list->count; i++) {
+        if (has_axes_of_interest(&list->at[i]))
+            list->at[kept++] = list->at[i];
+    }
+    list->count = kept;
 }
 
 /* Brings the layouts that are asked for to the front of the list; how many they are. */
@@ -194,6 +222,7 @@ static void check_model(const char *name)
     make_run();
     for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++)
         enumerate_layouts(&expected.model, worlds[i], TRUTH_BATCH, TRUTH_SEQ, &list);
+    keep_axes_of_interest(&list);
     legal = list.count;
     count = choose(&list);
     print_message("%s: %d of %d legal layouts\n", expected.model.name, count, legal);
@@ -248,6 +277,8 @@ int main(int argc, char **argv)
             settings.steps = atoi(argv[i + 1]);
         else if (strcmp(argv[i], "--model") == 0)
             settings.model = argv[i + 1];
+        else if (strcmp(argv[i], "--axes") == 0)
+            settings.axes = argv[i + 1];
         else if (strcmp(argv[i], "--device") == 0 && strcmp(argv[i + 1], "cuda") == 0)
             settings.device = LOOM_CUDA, settings.patience = 8; /* kernels run on fibers */
     }

@@ -2,7 +2,8 @@
 # The long runs: run.sh BUILD. Every legal layout against the truth; restarts under a real torchrun where $TORCHRUN names one.
 #
 # All layouts take a night on two cores. $SOAK_LAYOUTS="FIRST-LAST/PARTS" runs some of the parts that the list is cut into (default 0-999/1000),
-# so that several machines or evenings can share them; a part that fails is named and the others go on.
+# so that several machines or evenings can share them; a part that fails is named and the others go on. $SOAK_OPTIONS goes to the test as it
+# stands, such as "--axes tp,pp,dp --model gpt2_tiny".
 set -euo pipefail
 build=$1
 here=$(cd "$(dirname "$0")" && pwd)
@@ -14,7 +15,7 @@ printf '== legal layouts on 1, 2, 3, 4, 6 and 8 ranks, parts %d to %d of %d\n' "
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 for ((part = first; part <= last; part++)); do
-    if "$build/test/parallel/test_parallel_layouts" --part "$part/$parts" >"$log" 2>&1; then
+    if "$build/test/parallel/test_parallel_layouts" --part "$part/$parts" ${SOAK_OPTIONS:-} >"$log" 2>&1; then
         printf 'part %d: %s\n' "$part" "$(awk '/legal layouts/ {n += $2; t += $4} END {print n " of " t " layouts agree with the truth"}' "$log")"
     else
         printf 'part %d FAILED: test_parallel_layouts --part %d/%d\n' "$part" "$part" "$parts"
