@@ -253,6 +253,8 @@ static loom_status check_arithmetic(const loom_model *model)
         snprintf(missing + strlen(missing), sizeof missing - strlen(missing), "%ssliding windows on some layers only", missing[0] ? ", " : "");
     if (model->mla.kv_rank > 0)
         snprintf(missing + strlen(missing), sizeof missing - strlen(missing), "%slatent attention", missing[0] ? ", " : "");
+    if (model->mlp != LOOM_SWIGLU && model->mlp != LOOM_GELU_TANH)
+        snprintf(missing + strlen(missing), sizeof missing - strlen(missing), "%sanother activation than SwiGLU and the tanh form of GELU", missing[0] ? ", " : "");
     if (model->moe.experts > 0 && (model->mlp != LOOM_SWIGLU || model->mlp_bias))
         snprintf(missing + strlen(missing), sizeof missing - strlen(missing), "%sexperts that are not SwiGLU without biases", missing[0] ? ", " : "");
     if (missing[0])
