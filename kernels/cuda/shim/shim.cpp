@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <sys/mman.h>
+#include <vector>
 
 #if defined(__SANITIZE_ADDRESS__)
 #define LOOM_SHIM_ASAN 1
@@ -120,7 +121,11 @@ struct barrier {
 
 struct warp {
     barrier at;
-    alignas(8) unsigned char lanes[2][WARP][LOOM_SHIM_LANE_BYTES];
+};
+
+/* What the lanes of a warp exchange. The block's own, so that the thread sanitizer does not take two blocks for one. */
+struct warp_lanes {
+    alignas(8) unsigned char at[2][WARP][LOOM_SHIM_LANE_BYTES];
 };
 
 struct shared_variable {
@@ -146,11 +151,12 @@ struct scheduler {
     loom_shim_kernel *kernel;
     const void *arguments;
     void *dynamic;
+    warp_lanes *lanes; /* one a warp */
     shared_variable variables[VARIABLES_MAX];
     unsigned variable_count;
     uint64_t seed;
     char begun, ended;
-    void *retired; /* with the thread sanitizer: shared memory of blocks that ran, until the grid is over */
+    std::vector<void *> retired; /* with the thread sanitizer: memory of blocks that ran, until the grid is over */
 
     ~scheduler();
 };
@@ -308,7 +314,7 @@ LOOM_SHIM_QUIET int loom_shim_lane()
 LOOM_SHIM_QUIET const unsigned char *loom_shim_exchange(const void *value, size_t bytes, int line)
 {
     fiber *f = schedule.running;
-    unsigned char(*lanes)[LOOM_SHIM_LANE_BYTES] = schedule.warps[f->index / WARP].lanes[f->exchanges++ & 1];
+    unsigned char(*lanes)[LOOM_SHIM_LANE_BYTES] = schedule.lanes[f->index / WARP].at[f->exchanges++ & 1];
 
     if (schedule.warps[f->index / WARP].at.expected != WARP)
         stuck("a warp operation in a warp that is not whole");
@@ -423,8 +429,7 @@ LOOM_SHIM_QUIET static void open_block(scheduler *s, dim3 grid, dim3 size, dim3 
 static void give_back(scheduler *s, void *memory)
 {
 #ifdef LOOM_SHIM_TSAN
-    memcpy(memory, &s->retired, sizeof s->retired);
-    s->retired = memory;
+    s->retired.push_back(memory);
 #else
     (void)s;
     free(memory);
@@ -436,6 +441,7 @@ LOOM_SHIM_QUIET static void close_block(scheduler *s)
     for (unsigned i = 0; i < s->variable_count; i++)
         give_back(s, s->variables[i].memory);
     give_back(s, s->dynamic);
+    give_back(s, s->lanes);
 }
 
 LOOM_SHIM_QUIET static void run_block(scheduler *s, uint64_t *random)
@@ -476,7 +482,8 @@ void loom_shim_run(dim3 grid, dim3 block, size_t shared_bytes, loom_shim_kernel 
     s->kernel = kernel;
     s->arguments = arguments;
     for (uint64_t b = 0; b < blocks; b++) {
-        s->dynamic = uninitialised(shared_bytes < sizeof(void *) ? sizeof(void *) : shared_bytes);
+        s->dynamic = uninitialised(shared_bytes);
+        s->lanes = static_cast<warp_lanes *>(uninitialised(sizeof(warp_lanes) * BLOCK_MAX / WARP));
         open_block(s, grid, block, dim3(static_cast<unsigned>(b % grid.x), static_cast<unsigned>(b / grid.x % grid.y),
                                         static_cast<unsigned>(b / grid.x / grid.y)), b);
         publish(&s->begun);
@@ -484,12 +491,9 @@ void loom_shim_run(dim3 grid, dim3 block, size_t shared_bytes, loom_shim_kernel 
         close_block(s);
     }
     observe(&s->ended);
-    while (s->retired) {
-        void *next;
-        memcpy(&next, s->retired, sizeof next);
-        free(s->retired);
-        s->retired = next;
-    }
+    for (void *memory : s->retired)
+        free(memory);
+    s->retired.clear();
 }
 
 void loom_shim_set_seed(uint64_t seed)
