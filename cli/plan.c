@@ -4,6 +4,7 @@
 #include "write_text.h"
 
 #include <rankloom/draw.h>
+#include <rankloom/forecast.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -209,6 +210,29 @@ static loom_status read_layout(const plan_arguments *a, const plan_inputs *in, l
     return loom_layout_load(a->layout, &in->model, a->max_gpus > 0 && a->max_gpus < world ? a->max_gpus : world, layout);
 }
 
+/* What the first rank of each stage hands to others in one step, by group and call. */
+static void print_traffic(const loom_model *model, const loom_layout *layout)
+{
+    enum { MOST_STAGES = 8 };
+    loom_rank_forecast f;
+
+    for (int stage = 0; stage < layout->pp && stage < MOST_STAGES; stage++) {
+        if (loom_forecast_rank(model, layout, loom_layout_rank(layout, (int[4]){0, 0, 0, stage}), NULL, &f) < 0)
+            return;
+        for (int group = 0; group < LOOM_GROUPS; group++)
+            for (int kind = 0; kind < LOOM_CALL_KINDS; kind++)
+                if (f.bytes[group][kind] > 0)
+                    printf("  sends     stage %d: over %-8s %-14s %15llu bytes a step\n", stage, loom_rank_group_name((loom_rank_group)group),
+                           loom_call_kind_name((loom_call_kind)kind), (unsigned long long)f.bytes[group][kind]);
+    }
+}
+
+/* This engine trains in f32: then its messages are known to the byte. */
+static bool is_own(const plan_arguments *a, const plan_inputs *in)
+{
+    return (!a->framework || strcmp(a->framework, "rankloom") == 0) && in->request.train.precision == LOOM_F32;
+}
+
 static loom_status predict(const plan_arguments *a, plan_inputs *in)
 {
     loom_layout *layout = calloc(1, sizeof *layout);
@@ -223,6 +247,8 @@ static loom_status predict(const plan_arguments *a, plan_inputs *in)
     if (status == LOOM_OK)
         status = loom_prediction_describe(&in->request, prediction, a->format, &text);
     status = print_text(status, text);
+    if (status == LOOM_OK && a->format == LOOM_PLAN_AS_TEXT && is_own(a, in))
+        print_traffic(&in->model, layout);
     if (status == LOOM_OK && a->map)
         status = print_map(in, layout);
     free(prediction);
