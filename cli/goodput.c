@@ -6,8 +6,10 @@
 
 #include <stdio.h>
 
+static const char *const formats[] = {"text", "json", NULL};
+
 typedef struct goodput_arguments {
-    int devices, node_devices;
+    int devices, node_devices, format;
     double device_hours, tokens, tokens_per_s, price, spot_price, reclaims, risk;
     const char *record, *checkpoint, *write, *restart, *interval, *repair, *reserved, *notice, *replace;
 } goodput_arguments;
@@ -32,6 +34,7 @@ static const loom_option options[] = {
     {"reclaims-per-hour", 0, LOOM_OPTION_REAL, FIELD(reclaims), .low = 0, .high = 1e6, .takes = "RATE", .help = "how often one device is taken away"},
     {"notice", 0, LOOM_OPTION_TEXT, FIELD(notice), .takes = "TIME", .help = "warning before that (0s)"},
     {"replace", 0, LOOM_OPTION_TEXT, FIELD(replace), .takes = "TIME", .help = "until another device takes its place (0s)"},
+    {"format", 0, LOOM_OPTION_CHOICE, FIELD(format), .choices = formats, .takes = "FORMAT", .help = "text or json (text)"},
     {0},
 };
 
@@ -92,7 +95,7 @@ static int run(const loom_command *self, int argc, char **argv)
     if (status == LOOM_OK)
         status = loom_goodput_of(&request, &goodput);
     if (status == LOOM_OK)
-        status = loom_goodput_describe(&request, &goodput, &text);
+        status = arguments.format ? loom_goodput_json(&request, &goodput, &text) : loom_goodput_describe(&request, &goodput, &text);
     if (status < 0)
         return loom_command_fail(self, status);
     fputs(text, stdout);

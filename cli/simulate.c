@@ -11,9 +11,11 @@
 
 enum { MOST_RANKS = 64 };
 
+static const char *const formats[] = {"text", "json", NULL};
+
 typedef struct simulate_arguments {
     const char *model, *topology, *framework, *trace, *trace_ranks;
-    int global_batch, seed;
+    int global_batch, seed, format;
     double jitter;
     loom_option_list slow, slow_link, set;
 } simulate_arguments;
@@ -31,6 +33,7 @@ static const loom_option options[] = {
     {"trace-ranks", 0, LOOM_OPTION_TEXT, FIELD(trace_ranks), .takes = "R,R,…", .help = "ranks of the trace (one of each stage)"},
     {"framework", 0, LOOM_OPTION_TEXT, FIELD(framework), .takes = "NAME", .help = "whose habits to assume: rankloom, nemo, torchtitan, … (rankloom)"},
     {"set", 0, LOOM_OPTION_LIST, FIELD(set), .takes = "NAME=VALUE", .help = "a constant: h100.sustained=0.8"},
+    {"format", 0, LOOM_OPTION_CHOICE, FIELD(format), .choices = formats, .takes = "FORMAT", .help = "text or json (text)"},
     {0},
 };
 
@@ -89,7 +92,7 @@ static loom_status rehearse(const simulate_arguments *a, const loom_rehearsal_re
 
     if (status < 0)
         return status;
-    status = loom_rehearsal_describe(request, &rehearsal, &text);
+    status = a->format ? loom_rehearsal_json(request, &rehearsal, &text) : loom_rehearsal_describe(request, &rehearsal, &text);
     if (status == LOOM_OK)
         fputs(text, stdout);
     loom_text_free(text);

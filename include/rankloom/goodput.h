@@ -80,6 +80,9 @@ LOOM_API loom_status loom_goodput_of(const loom_goodput_request *request, loom_g
 /* In words, with formulas; the published records beside the rate. The caller frees *text with loom_text_free(). */
 LOOM_API loom_status loom_goodput_describe(const loom_goodput_request *request, const loom_goodput *goodput, char **text);
 
+/* The same figures as JSON, null where one is not known. The caller frees *text. */
+LOOM_API loom_status loom_goodput_json(const loom_goodput_request *request, const loom_goodput *goodput, char **text);
+
 /* --- calculator -------------------------------------------------------------------------------------------------------------------------
  * Each answer is a line or two with its formula. Free *text with loom_text_free(). */
 typedef struct loom_calculation {

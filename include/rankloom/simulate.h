@@ -50,6 +50,7 @@ LOOM_API loom_status loom_rehearse(const loom_rehearsal_request *request, loom_r
 LOOM_API void loom_rehearsal_free(loom_rehearsal *rehearsal);
 /* The caller frees *text with loom_text_free(). */
 LOOM_API loom_status loom_rehearsal_describe(const loom_rehearsal_request *request, const loom_rehearsal *rehearsal, char **text);
+LOOM_API loom_status loom_rehearsal_json(const loom_rehearsal_request *request, const loom_rehearsal *rehearsal, char **text);
 /* The chosen ranks' step as a trace that Perfetto opens. */
 LOOM_API loom_status loom_rehearsal_trace(const loom_rehearsal_request *request, const int *ranks, int count, char **text);
 

@@ -151,6 +151,13 @@ void loom_text_add_wrapped(loom_text *text, const char *lines, int width, int in
     }
 }
 
+void loom_text_add_field(loom_text *text, const char *name, double value, const char *after)
+{
+    loom_text_add(text, "\"%s\":", name);
+    loom_text_add_number(text, value);
+    loom_text_add(text, "%s", after);
+}
+
 loom_status loom_text_take(loom_text *text, char **out)
 {
     loom_text_add_bytes(text, "", 0); /* an empty text is a text too */

@@ -24,6 +24,9 @@ void loom_text_add_number(loom_text *text, double value);
  * wider stays whole. */
 void loom_text_add_wrapped(loom_text *text, const char *lines, int width, int indent);
 
+/* A member of a JSON object, "name":value, and what comes behind it. */
+void loom_text_add_field(loom_text *text, const char *name, double value, const char *after);
+
 /* Hands the text out (the caller frees it with loom_text_free()), or fails with LOOM_E_MEMORY and leaves *out. Empties `text`. */
 loom_status loom_text_take(loom_text *text, char **out);
 void loom_text_drop(loom_text *text); /* frees what was written; leaves it empty and usable */

@@ -194,18 +194,11 @@ static loom_status tell_wrapped(const loom_plan_request *request, const loom_pla
 
 /* --- JSON, which is YAML too --------------------------------------------------------------------------------------------------------- */
 
-static void field(loom_text *out, const char *name, double value, const char *after)
-{
-    loom_text_add(out, "\"%s\":", name);
-    loom_text_add_number(out, value);
-    loom_text_add(out, "%s", after);
-}
-
 static void json_breakdown(loom_text *out, const loom_prediction *p)
 {
     loom_text_add(out, "\"breakdown\":{");
     for (int i = 0; i < LOOM_TIME_PARTS; i++)
-        field(out, loom_time_part_name(i), p->part_s[i], i + 1 < LOOM_TIME_PARTS ? "," : "}");
+        loom_text_add_field(out, loom_time_part_name(i), p->part_s[i], i + 1 < LOOM_TIME_PARTS ? "," : "}");
 }
 
 static void json_memory(loom_text *out, const loom_prediction *p)
@@ -218,12 +211,12 @@ static void json_memory(loom_text *out, const loom_prediction *p)
     loom_text_add(out, "],\"memory_parts_per_stage\":[");
     for (int stage = 0; stage < p->stages; stage++) {
         loom_text_add(out, stage ? ",{" : "{");
-        field(out, "parameters", p->memory[stage].parameters, ",");
-        field(out, "layers", p->memory[stage].layers, ",");
-        field(out, "chunks_in_flight", p->memory[stage].in_flight, ",");
-        field(out, "allocated", p->memory[stage].allocated, ",");
+        loom_text_add_field(out, "parameters", p->memory[stage].parameters, ",");
+        loom_text_add_field(out, "layers", p->memory[stage].layers, ",");
+        loom_text_add_field(out, "chunks_in_flight", p->memory[stage].in_flight, ",");
+        loom_text_add_field(out, "allocated", p->memory[stage].allocated, ",");
         for (int i = 0; i < LOOM_MEMORY_PARTS; i++)
-            field(out, loom_memory_part_name(i), p->memory[stage].part[i], i + 1 < LOOM_MEMORY_PARTS ? "," : "}");
+            loom_text_add_field(out, loom_memory_part_name(i), p->memory[stage].part[i], i + 1 < LOOM_MEMORY_PARTS ? "," : "}");
     }
     loom_text_add(out, "]");
 }
@@ -246,15 +239,15 @@ static void json_prediction(loom_text *out, const loom_prediction *p, const char
     for (int i = 0; i < l->n_chunks; i++)
         loom_text_add(out, "%s%lld", i ? "," : "", (long long)l->chunk_layers[i]);
     loom_text_add(out, "],");
-    field(out, "step_time_s", p->step_s, ",");
-    field(out, "low", p->low_s, ",");
-    field(out, "high", p->high_s, ",");
-    field(out, "tokens_per_s_per_gpu", p->tokens_per_s_per_gpu, ",");
-    field(out, "mfu", p->mfu_causal, ",");
-    field(out, "mfu_full_attention", p->mfu_full, ",");
-    field(out, "bubble", p->bubble, ",");
-    field(out, "default_share", p->default_share, ",");
-    field(out, "memory_limit_gib", gib(p->memory_limit), ",");
+    loom_text_add_field(out, "step_time_s", p->step_s, ",");
+    loom_text_add_field(out, "low", p->low_s, ",");
+    loom_text_add_field(out, "high", p->high_s, ",");
+    loom_text_add_field(out, "tokens_per_s_per_gpu", p->tokens_per_s_per_gpu, ",");
+    loom_text_add_field(out, "mfu", p->mfu_causal, ",");
+    loom_text_add_field(out, "mfu_full_attention", p->mfu_full, ",");
+    loom_text_add_field(out, "bubble", p->bubble, ",");
+    loom_text_add_field(out, "default_share", p->default_share, ",");
+    loom_text_add_field(out, "memory_limit_gib", gib(p->memory_limit), ",");
     loom_text_add(out, "\"fits\":%s,", p->fits ? "true" : "false");
     json_memory(out, p);
     loom_text_add(out, ",");
@@ -284,7 +277,7 @@ static void json_plan(loom_text *out, const loom_plan *plan)
     }
     loom_text_add(out, ",\n\"search\":{\"legal\":%llu,\"evaluated\":%llu,", (unsigned long long)plan->legal,
                   (unsigned long long)plan->evaluated);
-    field(out, "seconds", plan->seconds, ",");
+    loom_text_add_field(out, "seconds", plan->seconds, ",");
     loom_text_add(out, "\"peak_bytes\":%zu},\n\"rejected\":{", plan->peak_bytes);
     for (int i = 0; i < plan->n_rejected; i++)
         loom_text_add(out, "%s\"%s\":%llu", i ? "," : "", plan->rejected[i].reason, (unsigned long long)plan->rejected[i].count);
@@ -295,7 +288,7 @@ static void json_plan(loom_text *out, const loom_plan *plan)
         loom_text_add(out, "%s{\"text\":", i ? "," : "");
         loom_text_add_json(out, plan->changes[i].text);
         loom_text_add(out, ",");
-        field(out, "gain", plan->changes[i].gain, "}");
+        loom_text_add_field(out, "gain", plan->changes[i].gain, "}");
     }
     loom_text_add(out, "],\"hopeless\":");
     loom_text_add_json(out, plan->hopeless[0] ? plan->hopeless : NULL);

@@ -86,3 +86,48 @@ loom_status loom_goodput_describe(const loom_goodput_request *r, const loom_good
     add_records(&out, g->device_hours);
     return loom_text_take(&out, text);
 }
+
+/* --- JSON ------------------------------------------------------------------------------------------------------------------- */
+
+static void add_split_json(loom_text *out, const char *name, const loom_goodput_split *s)
+{
+    loom_text_add(out, "\"%s\":{", name);
+    loom_text_add_field(out, "mtbf_s", s->mtbf_s, ",");
+    loom_text_add_field(out, "young_s", s->young_s, ",");
+    loom_text_add_field(out, "daly_s", s->daly_s, ",");
+    loom_text_add_field(out, "exact_s", s->exact_s, ",");
+    loom_text_add_field(out, "interval_s", s->interval_s, ",");
+    loom_text_add_field(out, "useful", s->useful, ",");
+    loom_text_add_field(out, "checkpoint", s->checkpoint, ",");
+    loom_text_add_field(out, "rework", s->rework, ",");
+    loom_text_add_field(out, "restart", s->restart, "}");
+}
+
+loom_status loom_goodput_json(const loom_goodput_request *r, const loom_goodput *g, char **text)
+{
+    loom_text out = {0};
+
+    loom_text_add(&out, "{\"schema\":1,\"devices\":%d,\"origin\":", r->devices);
+    loom_text_add_json(&out, g->origin);
+    loom_text_add(&out, ",");
+    loom_text_add_field(&out, "device_hours", g->device_hours, ",");
+    add_split_json(&out, "run", &g->run);
+    loom_text_add(&out, ",");
+    loom_text_add_field(&out, "first_order", g->first_order, ",");
+    loom_text_add_field(&out, "nodes_down", g->nodes_down, ",");
+    loom_text_add(&out, "\"spares\":%d,", g->spares);
+    loom_text_add_field(&out, "days", g->days, ",");
+    loom_text_add_field(&out, "cost", g->cost, ",");
+    loom_text_add_field(&out, "useful_price", g->useful_price, "");
+    if (g->has_spot) {
+        loom_text_add(&out, ",\"spot_graceful\":%s,", g->spot_graceful ? "true" : "false");
+        add_split_json(&out, "spot", &g->spot);
+        loom_text_add(&out, ",");
+        loom_text_add_field(&out, "spot_days", g->spot_days, ",");
+        loom_text_add_field(&out, "spot_cost", g->spot_cost, ",");
+        loom_text_add_field(&out, "spot_useful_price", g->spot_useful_price, ",");
+        loom_text_add_field(&out, "spot_break_even", g->spot_break_even, "");
+    }
+    loom_text_add(&out, "}\n");
+    return loom_text_take(&out, text);
+}

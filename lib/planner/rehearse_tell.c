@@ -151,6 +151,40 @@ loom_status loom_rehearsal_describe(const loom_rehearsal_request *q, const loom_
     return loom_text_take(&out, text);
 }
 
+/* --- JSON --------------------------------------------------------------------------------------------------------------------------- */
+
+loom_status loom_rehearsal_json(const loom_rehearsal_request *q, const loom_rehearsal *h, char **text)
+{
+    loom_text out = {0};
+    char line[256];
+
+    loom_text_add(&out, "{\"schema\":1,\"layout\":");
+    loom_text_add_json(&out, loom_layout_describe(q->layout, line, sizeof line));
+    loom_text_add(&out, ",\"ranks\":%d,", loom_layout_world(q->layout));
+    loom_text_add_field(&out, "step_s", h->step_s, ",");
+    loom_text_add_field(&out, "undisturbed_s", h->undisturbed_s, ",");
+    loom_text_add_field(&out, "bubble", h->bubble, ",");
+    loom_text_add(&out, "\"busiest\":%d,\"pipelines\":%d,\"last_pipeline\":%d,\"breakdown\":{", h->busiest, h->replicas, h->last_replica);
+    for (int i = 0; i < LOOM_TIME_PARTS; i++)
+        loom_text_add_field(&out, loom_time_part_name(i), h->part_s[i], i + 1 < LOOM_TIME_PARTS ? "," : "},\"stages\":[");
+    for (int i = 0; i < h->stages; i++) {
+        const loom_rehearsed_stage *s = &h->stage[i];
+        loom_text_add(&out, i ? ",{" : "{");
+        loom_text_add_field(&out, "compute_s", s->compute_s, ",");
+        loom_text_add_field(&out, "tp_s", s->tp_s, ",");
+        loom_text_add_field(&out, "cp_s", s->cp_s, ",");
+        loom_text_add_field(&out, "ep_s", s->ep_s, ",");
+        loom_text_add_field(&out, "dp_s", s->dp_s, ",");
+        loom_text_add_field(&out, "wait_s", s->wait_s, ",");
+        loom_text_add_field(&out, "end_s", s->end_s, ",");
+        loom_text_add_field(&out, "reduction_s", s->reduction_s, "}");
+    }
+    loom_text_add(&out, "],\"critical_path\":");
+    loom_text_add_json(&out, h->critical_path);
+    loom_text_add(&out, "}\n");
+    return loom_text_take(&out, text);
+}
+
 /* --- the trace -------------------------------------------------------------------------------------------------------------------- */
 
 static void add_event(loom_text *out, int rank, const char *name, double start_us, double duration_us)

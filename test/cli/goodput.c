@@ -1,4 +1,5 @@
 /* What failures cost: figures to the digit, laws, a second method (failures drawn one by one), published records. */
+#include <rankloom/config.h>
 #include <rankloom/goodput.h>
 
 #include "near.h"
@@ -262,9 +263,37 @@ static void calculations_name_what_they_lack(void **state)
     assert_refused(loom_calculate_tokens(&c, &value, &text), LOOM_E_INVALID, "budget");
 }
 
+static double number_at(const loom_node *map, const char *name)
+{
+    double value;
+
+    assert_true(loom_node_as_f64(loom_node_get(map, name), &value));
+    return value;
+}
+
+static void the_json_holds_the_figures(void **state)
+{
+    loom_goodput_request r = {.devices = 1000, .device_hours = 44000, .price = 2, .spot_price = 1, .reclaims_per_hour = 1e-4, .notice_s = 120};
+    loom_goodput g = goodput_of(r);
+    loom_config *json;
+    char *text;
+
+    assert_ok(loom_goodput_json(&r, &g, &text));
+    assert_ok(loom_config_parse("goodput.json", text, strlen(text), &json));
+    const loom_node *root = loom_config_root(json), *run = loom_node_get(root, "run"), *spot = loom_node_get(root, "spot");
+    assert_true(number_at(run, "mtbf_s") == 44 * 3600);
+    assert_true(number_at(run, "exact_s") == g.run.exact_s && number_at(run, "useful") == g.run.useful);
+    assert_true(number_at(spot, "useful") == g.spot.useful && number_at(root, "useful_price") == g.useful_price);
+    assert_true(number_at(root, "spares") == g.spares);
+    assert_non_null(strstr(text, "\"days\":null")); /* no tokens were named */
+    loom_config_free(json);
+    loom_text_free(text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_json_holds_the_figures),
         cmocka_unit_test(thousand_devices_fail_every_44_hours_and_sixteen_thousand_every_2_75),
         cmocka_unit_test(the_default_is_the_record_of_llama_3),
         cmocka_unit_test(records_are_those_of_the_table),

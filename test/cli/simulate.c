@@ -228,6 +228,30 @@ static void the_trace_holds_every_action_of_the_chosen_ranks(void **state)
     loom_topology_free(c.topology);
 }
 
+static void the_json_holds_the_figures(void **state)
+{
+    rehearsal_case c;
+    loom_config *json;
+    loom_rehearsal h;
+    char *text;
+    double value;
+
+    open_case(&c, &dense, 2, 16, "tp=2,pp=4,dp=2,mbs=1");
+    h = rehearsed(&c);
+    assert_ok(loom_rehearsal_json(&c.request, &h, &text));
+    assert_ok(loom_config_parse("step.json", text, strlen(text), &json));
+    const loom_node *root = loom_config_root(json), *stages = loom_node_get(root, "stages");
+    assert_true(loom_node_as_f64(loom_node_get(root, "step_s"), &value) && value == h.step_s);
+    assert_true(loom_node_as_f64(loom_node_get(loom_node_get(root, "breakdown"), "bubble"), &value) && value == h.part_s[LOOM_TIME_BUBBLE]);
+    assert_int_equal(loom_node_count(stages), 4);
+    assert_true(loom_node_as_f64(loom_node_get(loom_node_at(stages, 3), "end_s"), &value) && value == h.stage[3].end_s);
+    assert_string_equal(loom_node_text(loom_node_get(root, "critical_path")), h.critical_path);
+    loom_config_free(json);
+    loom_text_free(text);
+    loom_rehearsal_free(&h);
+    loom_topology_free(c.topology);
+}
+
 static void what_cannot_be_is_refused(void **state)
 {
     static const loom_handicap nobody = {.rank = 16, .factor = 2}, faster = {.rank = 0, .factor = 0.5};
@@ -255,6 +279,7 @@ int main(void)
         cmocka_unit_test(jitter_is_a_function_of_its_seed_and_costs_more_on_more_ranks),
         cmocka_unit_test(sixteen_thousand_ranks_with_a_slow_one_are_two_timelines),
         cmocka_unit_test(the_trace_holds_every_action_of_the_chosen_ranks),
+        cmocka_unit_test(the_json_holds_the_figures),
         cmocka_unit_test(what_cannot_be_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
