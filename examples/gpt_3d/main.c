@@ -162,6 +162,20 @@ static loom_status train(gpt_trainer *t)
     return run->output.sample > 0 ? gpt_generate(t, run->output.sample) : LOOM_OK;
 }
 
+/* Under device: auto a machine without a GPU of its own for each rank trains on its processors, and says why. */
+static loom_status open_device(gpt_run *run, const loom_launch *launch, loom_device **device)
+{
+    loom_device_config config = {.index = launch->local_rank};
+    loom_status status = loom_device_open(run->device, &config, device);
+
+    if (status != LOOM_E_UNSUPPORTED || !run->device_auto)
+        return status;
+    if (launch->rank == 0)
+        printf("device   cpu; %s\n", loom_last_error());
+    run->device = LOOM_CPU;
+    return loom_device_open(LOOM_CPU, NULL, device);
+}
+
 static loom_status train_on(gpt_run *run, const loom_launch *launch)
 {
     loom_store *store = NULL;
@@ -173,7 +187,7 @@ static loom_status train_on(gpt_run *run, const loom_launch *launch)
     if (status == LOOM_OK)
         status = loom_store_open(launch, 300, &store);
     if (status == LOOM_OK)
-        status = loom_device_open(run->device, &(loom_device_config){.index = launch->local_rank}, &device);
+        status = open_device(run, launch, &device);
     if (status == LOOM_OK)
         status = loom_comm_open_world(launch, store, device, NULL, &world);
     if (status == LOOM_OK && run->planned)

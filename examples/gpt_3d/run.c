@@ -207,7 +207,8 @@ static void read_output(run_reader *r)
 
 static void read_run(run_reader *r)
 {
-    static const char *const devices[] = {"cpu", "cuda", NULL};
+    static const char *const devices[] = {"cpu", "cuda", "auto", NULL};
+    enum { AUTO = 2 };
     int device = LOOM_CPU;
 
     read_model(r);
@@ -220,7 +221,8 @@ static void read_run(run_reader *r)
     read_layout(r);
     read_output(r);
     loom_read_choice(r->reader, r->root, "device", devices, &device);
-    r->run->device = (loom_device_kind)device;
+    r->run->device_auto = device == AUTO;
+    r->run->device = device == AUTO ? LOOM_CUDA : (loom_device_kind)device;
 }
 
 static void folder_of(const char *path, char folder[GPT_PATH_BYTES])

@@ -26,6 +26,7 @@ typedef struct gpt_run {
     bool planned;       /* layout: auto. gpt_plan() fills the layout */
     char topology[GPT_PATH_BYTES]; /* what a plan is made for; "": measured */
     loom_device_kind device;
+    bool device_auto; /* CUDA where it is there, else CPU */
     struct {
         char dir[GPT_PATH_BYTES], metrics[GPT_PATH_BYTES], trace[GPT_PATH_BYTES], plot[GPT_PATH_BYTES]; /* "": none */
         int64_t sample; /* tokens of text to generate at the end */

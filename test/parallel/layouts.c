@@ -167,8 +167,9 @@ static void check_layouts(loom_layout *layouts, int count)
         for (batch_count = 1; batch_count < BATCH && done + batch_count < count && loom_layout_world(&batch[batch_count]) == world;
              batch_count++)
             ;
-        on_ranks_with(&(rank_options){.deadline_s = (40 + 20 * batch_count) * settings.patience, .device = settings.device}, world,
-                      check_batch);
+        on_ranks_with(&(rank_options){.deadline_s = (40 + 20 * batch_count) * settings.patience,
+                                      .comm_deadline_s = 20 * settings.patience,
+                                      .device = settings.device}, world, check_batch);
     }
 }
 

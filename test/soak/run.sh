@@ -24,6 +24,18 @@ for ((part = first; part <= last; part++)); do
     fi
 done
 
+if [ -x "$build/test/cuda/test_cuda_schedules" ]; then
+    printf '== the GPU path on the double: orders of the streams, removed waits, layouts\n'
+    export RANKLOOM_CUDA_MODULE=$build/test/cuda/librankloom_cuda_double.so
+    "$build/test/cuda/test_cuda_schedules" 1000 || failed=1
+    for model in gpt2_tiny llama_tiny mixtral_tiny deepseek_tiny; do
+        for ((part = 0; part < ${SOAK_CUDA_PARTS:-4}; part++)); do
+            LOOM_DOUBLE_SEED=$part "$build/test/parallel/test_parallel_layouts" --model $model --part "$((part * 701))/4000" --device cuda || failed=1
+        done
+    done
+    unset RANKLOOM_CUDA_MODULE
+fi
+
 if [ -n "${TORCHRUN:-}" ]; then
     printf '== under %s\n' "$TORCHRUN"
     "$here/torchrun.sh" "$build" || failed=1

@@ -6,10 +6,12 @@
  *
  * Device memory is NaN when new and when freed, and as long as no queued work runs the host cannot touch it (PROT_NONE).
  *
- * LOOM_DOUBLE_SEED=n     of the order; n % 3 decides how eager the device is: only what is asked for, something else now and then, all alike
- * LOOM_DOUBLE_DROP=n     the n-th cudaStreamWaitEvent of the process does nothing: a mutation that tests have to notice
+ * LOOM_DOUBLE_SEED=n     of the order; n % 3 decides how eager the device is: only what is asked for; something else now and then; all alike, with
+ *                        streams that rest for a moment although they could go on
+ * LOOM_DOUBLE_DROP=n     the n-th wait for an event that was not reached yet is left out: a mutation that tests have to notice
  * LOOM_DOUBLE_FAIL=f:n   the n-th call of function f fails with an error (cudaMallocFromPoolAsync, cudaMemcpyAsync, …)
  * LOOM_DOUBLE_REPORT=1   how often each of these was called, to stderr when the process ends
+ * LOOM_DOUBLE_TELL=n     after n rounds with nothing to run (each about 0.1 ms): what every stream waits for, to stderr
  * LOOM_DOUBLE_DEVICES=n  devices that it pretends to have; 8 */
 #ifndef LOOM_DOUBLE_H
 #define LOOM_DOUBLE_H
