@@ -1,7 +1,7 @@
 /* Every layout gives the numbers of the independent float64 implementation: logits, every gradient, and the loss and gradient norm of 20
  * steps.
  *
- *   test_parallel_layouts [--part K/N] [--most N] [--seed S] [--steps N] [--model NAME] [--axes tp,pp,dp,cp,ep] [--device cuda]
+ *   test_parallel_layouts [--part K/N] [--most N] [--seed S] [--steps N] [--world RANKS] [--model NAME] [--axes tp,pp,dp,cp,ep] [--device cuda]
  *
  * --axes takes only layouts whose other degrees are 1 (ep stands for etp, too).
  * --part takes every N-th of all legal layouts, from the K-th (0 to N - 1); 0/1 is all of them. Without it: a seeded sample that holds
@@ -24,6 +24,7 @@ static struct {
     int most;        /* layouts of a model; 0: no limit */
     uint64_t seed;
     int steps;         /* of the curve */
+    int world;       /* 0: all */
     const char *axes;  /* NULL: all */
     const char *model; /* NULL: all */
     loom_device_kind device;
@@ -222,7 +223,8 @@ static void check_model(const char *name)
     truth_open(name, &expected);
     make_run();
     for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++)
-        enumerate_layouts(&expected.model, worlds[i], TRUTH_BATCH, TRUTH_SEQ, &list);
+        if (settings.world == 0 || settings.world == worlds[i])
+            enumerate_layouts(&expected.model, worlds[i], TRUTH_BATCH, TRUTH_SEQ, &list);
     keep_axes_of_interest(&list);
     legal = list.count;
     count = choose(&list);
@@ -274,6 +276,8 @@ int main(int argc, char **argv)
             settings.most = atoi(argv[i + 1]);
         else if (strcmp(argv[i], "--seed") == 0)
             settings.seed = strtoull(argv[i + 1], NULL, 10);
+        else if (strcmp(argv[i], "--world") == 0)
+            settings.world = atoi(argv[i + 1]);
         else if (strcmp(argv[i], "--steps") == 0)
             settings.steps = atoi(argv[i + 1]);
         else if (strcmp(argv[i], "--model") == 0)

@@ -178,7 +178,7 @@ static void hold_some_stream(void)
 {
     uint64_t count = 0;
 
-    if (device.eagerness != 2 || double_random() % 12 != 0)
+    if (device.eagerness != 2 || double_random() % 40 != 0)
         return;
     for (struct CUstream_st *s = device.streams; s; s = s->next)
         count++;

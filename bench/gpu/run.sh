@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# Everything that wants a GPU, in one go: run.sh BUILD. Writes BUILD/gpu/report.txt; a part that fails is named and the others go on.
+#
+# PEAK_TFLOPS (dense, of the arithmetic in use) turns model FLOP/s into utilisation; RANKLOOM_CUDA_MATH chooses that arithmetic (f32, tf32, bf16).
+set -uo pipefail
+[ $# = 1 ] || { sed -n '2,4s/^# //p' "$0" >&2; exit 2; }
+build=$(cd "$1" && pwd)
+here=$(cd "$(dirname "$0")" && pwd)
+out=$build/gpu
+layouts=$build/test/parallel/test_parallel_layouts
+export LOOM_TEST_DATA=$here/../../test/data
+mkdir -p "$out"
+exec > >(tee "$out/report.txt") 2>&1
+failed=0
+
+say() { printf '\n== %s\n' "$*"; }
+part() { # part NAME COMMAND …
+    local name=$1 begin=$SECONDS
+    shift
+    if "$@" >"$out/part.log" 2>&1; then
+        printf 'ok    %-60s %4d s\n' "$name" $((SECONDS - begin))
+    else
+        printf 'FAIL  %-60s %4d s\n' "$name" $((SECONDS - begin))
+        tail -20 "$out/part.log" | sed 's/^/      | /'
+        failed=1
+    fi
+}
+
+# Without these there is nothing to do, and the library itself says best what is missing.
+say "what is here"
+nvidia-smi --query-gpu=index,name,driver_version,memory.total,compute_cap --format=csv 2>/dev/null || echo "nvidia-smi: not found"
+printf '1\n' >"$out/data.txt"
+seq 1 400000 >>"$out/data.txt"
+cat >"$out/tiny.yaml" <<'Y'
+model: {family: gpt2, vocab: 256, layers: 2, hidden: 128, heads: 4, ffn: 512, seq: 64}
+data: {path: data.txt, tokenizer: bytes}
+train: {steps: 3, global_batch: 4, seq: 64}
+device: cuda
+output: {sample: 0}
+Y
+"$build/examples/gpt_3d/gpt_3d" "$out/tiny.yaml" || { echo "no GPU to measure: see above"; exit 1; }
+[ ! -x "$build/test/cuda/test_cuda_architectures" ] ||
+    "$build/test/cuda/test_cuda_architectures" "$build/lib/cuda/librankloom_cuda.so" sm_80 sm_90 sm_100 compute_100
+
+# Ranks that share a GPU name themselves hosts of their own (NCCL_HOSTID): NCCL refuses two of one host on one device.
+say "the fixtures' logits, gradients and losses, on one rank and on ranks that share the GPU"
+for model in gpt2_tiny llama_tiny mixtral_tiny deepseek_tiny; do
+    for ranks in 1 2 4; do
+        part "$model, three layouts of $ranks rank(s)" "$layouts" --model $model --world $ranks --most 3 --device cuda
+    done
+done
+# speed NAME PARAMETERS RUN.yaml: the median step of the last half.
+speed() {
+    local name=$1 parameters=$2 run=$3
+    rm -f "$out/metrics.jsonl"
+    part "$name" "$build/examples/gpt_3d/gpt_3d" "$run" "output.metrics=$out/metrics.jsonl"
+    sed -nE 's/.*"tokens": *([0-9]+).*"step_time_s": *([0-9.eE+-]+).*/\1 \2/p' "$out/metrics.jsonl" 2>/dev/null | tail -n 10 | sort -k2 -g |
+        awk -v n="$parameters" -v peak="${PEAK_TFLOPS:-0}" '{tokens = $1; s[NR] = $2}
+            END {if (NR) {t = s[int((NR + 1) / 2)]; f = 6 * n * tokens / t / 1e12
+                printf "      %.1f ms a step, %.0f tokens/s, %.1f model TFLOP/s", t * 1e3, tokens / t, f
+                if (peak > 0) printf ", MFU %.1f %%", 100 * f / peak
+                printf " (6 N a token)\n"}}'
+}
+
+say "speed, one GPU, RANKLOOM_CUDA_MATH=${RANKLOOM_CUDA_MATH:-f32}"
+cat >"$out/gpt2.yaml" <<'Y'
+model: {family: gpt2, vocab: 50257, layers: 12, hidden: 768, heads: 12, ffn: 3072, seq: 1024}
+data: {path: data.txt, tokenizer: bytes}
+train: {steps: 20, global_batch: 8, micro_batch: 8, seq: 1024}
+device: cuda
+output: {sample: 0, save: false}
+Y
+cat >"$out/llama.yaml" <<'Y'
+model: {family: llama, vocab: 128256, layers: 4, hidden: 4096, heads: 32, kv_heads: 8, ffn: 14336, seq: 4096, tied_embeddings: false}
+data: {path: data.txt, tokenizer: bytes}
+train: {steps: 20, global_batch: 1, micro_batch: 1, seq: 4096}
+device: cuda
+output: {sample: 0, save: false}
+Y
+speed "GPT-2 124M" 124e6 "$out/gpt2.yaml"
+speed "4 layers of Llama 3 8B" 1.92e9 "$out/llama.yaml"
+
+if command -v compute-sanitizer >/dev/null; then
+    say "compute-sanitizer"
+    for tool in memcheck racecheck synccheck initcheck; do
+        part "$tool" compute-sanitizer --tool $tool --error-exitcode 1 "$build/examples/gpt_3d/gpt_3d" "$out/tiny.yaml" train.steps=1
+    done
+fi
+say "report: $out/report.txt"
+exit $failed
