@@ -256,16 +256,9 @@ static struct timespec in_a_moment(long ns)
     return t;
 }
 
-static bool waits_for_time(void)
-{
-    for (struct CUstream_st *s = device.streams; s; s = s->next)
-        if (s->head && s->held_ns && loom_now_ns() < s->held_ns)
-            return true;
-    return false;
-}
-
-/* `rounds` without anything to run: peers may be quick, or the host asks for more. */
-static void sleep_until_news(int rounds)
+/* `rounds` without anything to run: peers may be quick, or the host asks for more. With work that waits for a peer or for its rest to be over,
+ * nobody tells. */
+static void sleep_until_news(int rounds, bool work)
 {
     enum { YIELDS = 3, SHORT_NAPS = 20 };
     struct timespec until = in_a_moment(100000);
@@ -276,7 +269,7 @@ static void sleep_until_news(int rounds)
         pthread_mutex_lock(&device.lock);
         return;
     }
-    if (!waits_for_peers() && !waits_for_time()) {
+    if (!work && !waits_for_peers()) {
         double_memory_shut();
         pthread_cond_wait(&device.news, &device.lock);
         return;
@@ -322,7 +315,7 @@ static void *be_device(void *context)
         if (work && idle == tell_after)
             tell();
         let_all_try_again();
-        sleep_until_news(idle++);
+        sleep_until_news(idle++, work);
     }
     return NULL;
 }
