@@ -664,7 +664,8 @@ static bool make_classes(walk *w)
             if (!add_classes(w, tp.at[i], cp.at[j]))
                 return false;
     }
-    qsort(w->classes, (size_t)w->n_classes, sizeof *w->classes, by_bound);
+    if (w->n_classes > 1) /* conditions can leave none */
+        qsort(w->classes, (size_t)w->n_classes, sizeof *w->classes, by_bound);
     return true;
 }
 
