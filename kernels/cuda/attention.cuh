@@ -30,16 +30,22 @@ struct head_rows {
     bool quads;
 };
 
-/* ROWS rows from `first` on into shared memory; what is beyond the rows or the head is 0. */
-template <int ROWS, int DK> LOOM_DEVICE void load_rows(float *tile, const head_rows &rows, int64_t first, int64_t head_dim)
+LOOM_DEVICE float4 as_it_is(float4 v)
 {
-    for (int i = threadIdx.x; i < ROWS * (DK / 4); i += ATTENTION_THREADS) {
+    return v;
+}
+
+/* ROWS rows from `first` on into shared memory, by THREADS threads; what is beyond the rows or the head is 0. */
+template <int ROWS, int DK, int THREADS = ATTENTION_THREADS, float4 (*CONVERT)(float4) = as_it_is>
+LOOM_DEVICE void load_rows(float *tile, const head_rows &rows, int64_t first, int64_t head_dim)
+{
+    for (int i = threadIdx.x; i < ROWS * (DK / 4); i += THREADS) {
         int row = i / (DK / 4), d = i % (DK / 4) * 4;
         float4 v = make_float4(0, 0, 0, 0);
 
         if (first + row < rows.count && d < head_dim)
             v = load_some(rows.at + (first + row) * rows.token, d, head_dim, rows.quads, 0);
-        store4(tile + row * padded_row<DK>::floats + d, v);
+        store4(tile + row * padded_row<DK>::floats + d, CONVERT(v));
     }
 }
 

@@ -16,14 +16,7 @@ LOOM_DEVICE int warp_row()
 
 template <int ROWS, int DK> LOOM_DEVICE void load_rows_tf32(float *tile, const head_rows &rows, int64_t first, int64_t head_dim)
 {
-    for (int i = threadIdx.x; i < ROWS * (DK / 4); i += MMA_THREADS) {
-        int row = i / (DK / 4), d = i % (DK / 4) * 4;
-        float4 v = make_float4(0, 0, 0, 0);
-
-        if (first + row < rows.count && d < head_dim)
-            v = load_some(rows.at + (first + row) * rows.token, d, head_dim, rows.quads, 0);
-        store4(tile + row * padded_row<DK>::floats + d, to_tf32(v));
-    }
+    load_rows<ROWS, DK, MMA_THREADS, to_tf32>(tile, rows, first, head_dim);
 }
 
 /* s[n] = the warp's 16 rows of `a` times rows 8 n .. 8 n + 7 of `b`. */

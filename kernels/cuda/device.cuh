@@ -133,45 +133,31 @@ struct block_slots {
     double slot[32];
 };
 
-LOOM_DEVICE double block_sum(double x, block_slots &shared)
+/* Puts each warp's x into the slots, where every thread may read it then. */
+template <class T> LOOM_DEVICE void block_share(T x, block_slots &shared)
 {
-    unsigned lane = threadIdx.x % LOOM_WARP, warp = threadIdx.x / LOOM_WARP, warps = blockDim.x / LOOM_WARP;
-
-    x = warp_sum(x);
     __syncthreads(); /* whoever still reads the slots of the call before */
-    if (lane == 0)
-        shared.slot[warp] = x;
+    if (threadIdx.x % LOOM_WARP == 0)
+        shared.slot[threadIdx.x / LOOM_WARP] = x;
     __syncthreads();
-    x = 0;
-    for (unsigned w = 0; w < warps; w++)
-        x += shared.slot[w];
-    return x;
 }
 
-LOOM_DEVICE float block_sum(float x, block_slots &shared)
+template <class T> LOOM_DEVICE T block_sum(T x, block_slots &shared)
 {
-    unsigned lane = threadIdx.x % LOOM_WARP, warp = threadIdx.x / LOOM_WARP, warps = blockDim.x / LOOM_WARP;
+    unsigned warps = blockDim.x / LOOM_WARP;
 
-    x = warp_sum(x);
-    __syncthreads();
-    if (lane == 0)
-        shared.slot[warp] = x;
-    __syncthreads();
+    block_share(warp_sum(x), shared);
     x = 0;
     for (unsigned w = 0; w < warps; w++)
-        x += static_cast<float>(shared.slot[w]);
+        x += static_cast<T>(shared.slot[w]);
     return x;
 }
 
 LOOM_DEVICE float block_max(float x, block_slots &shared)
 {
-    unsigned lane = threadIdx.x % LOOM_WARP, warp = threadIdx.x / LOOM_WARP, warps = blockDim.x / LOOM_WARP;
+    unsigned warps = blockDim.x / LOOM_WARP;
 
-    x = warp_max(x);
-    __syncthreads();
-    if (lane == 0)
-        shared.slot[warp] = x;
-    __syncthreads();
+    block_share(warp_max(x), shared);
     x = minus_infinity();
     for (unsigned w = 0; w < warps; w++)
         x = fmaxf(x, static_cast<float>(shared.slot[w]));
