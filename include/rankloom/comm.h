@@ -41,6 +41,8 @@ LOOM_API int loom_comm_world_rank(const loom_comm *comm, int rank); /* of a memb
 LOOM_API const char *loom_comm_name(const loom_comm *comm);
 LOOM_API const char *loom_comm_transport(const loom_comm *comm); /* "shm", "dry", … */
 LOOM_API loom_device *loom_comm_device(const loom_comm *comm);
+/* How many comms this rank has had in the world of `comm`, those that were freed included: it stands still once set-up is over. */
+LOOM_API int loom_comm_made(const loom_comm *comm);
 
 /* --- collectives -----------------------------------------------------------------------------------------------------
  * Enqueued: a call returns at once, and buffers are lent to the library until `stream` has passed it. All ranks call with equal

@@ -70,8 +70,9 @@ struct loom_world {
     int rank, size;
     double deadline_s;
     loom_stream *setup;   /* where groups are made */
-    pthread_mutex_t lock; /* of the list */
+    pthread_mutex_t lock; /* of the list and the number */
     loom_comm *comms;
+    int made; /* comms ever */
     _Atomic int32_t dumped;
     loom_comm_observer_fn *observe; /* NULL: nobody */
     void *observer;

@@ -221,6 +221,7 @@ loom_status loom_comm_make(loom_world *world, const int *members, int count, int
     pthread_mutex_lock(&world->lock);
     c->next = world->comms;
     world->comms = c;
+    world->made++;
     pthread_mutex_unlock(&world->lock);
     *comm = c;
     return LOOM_OK;
@@ -451,6 +452,16 @@ int loom_comm_size(const loom_comm *comm)
 int loom_comm_world_rank(const loom_comm *comm, int rank)
 {
     return rank >= 0 && rank < comm->size ? comm->members[rank] : -1;
+}
+
+int loom_comm_made(const loom_comm *comm)
+{
+    int made;
+
+    pthread_mutex_lock(&comm->world->lock);
+    made = comm->world->made;
+    pthread_mutex_unlock(&comm->world->lock);
+    return made;
 }
 
 const char *loom_comm_name(const loom_comm *comm)

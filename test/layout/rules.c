@@ -218,6 +218,12 @@ static void a_batch_is_refused_with_the_nearest_two_and_with_micro_batches_that_
     assert_breach(broken_rules(&layout, &dense_8b, 8), "batch",
                   WORDS("global_batch=100", "micro_batch=3", "dp=8", "= 24", "96 and 120", "at dp=8: none", "at dp=4 1, 5 and 25"));
 
+    layout = layout_of(&dense_8b); /* case B07, a tail of one sample: ranks never disagree about the number of steps */
+    layout.dp = 2;
+    layout.micro_batch = 2;
+    layout.global_batch = 5;
+    assert_breach(broken_rules(&layout, &dense_8b, 2), "batch", WORDS("global_batch=5", "micro_batch=2", "dp=2", "= 4", "4 and 8"));
+
     layout = layout_of(&dense_8b);
     layout.dp = 3;
     layout.global_batch = 256;
