@@ -301,25 +301,18 @@ static void tell_text(loom_text *out, const scored *rows, int n, const group *gr
     tell_choice(out, "on several nodes", several);
 }
 
-static void add_field(loom_text *out, const char *name, double value, const char *after)
-{
-    loom_text_add(out, "\"%s\":", name);
-    loom_text_add_number(out, value);
-    loom_text_add(out, "%s", after);
-}
-
 static void tell_json_row(loom_text *out, const scored *r)
 {
     loom_text_add(out, "{\"id\":");
     loom_text_add_json(out, r->id);
     loom_text_add(out, ",");
-    add_field(out, "predicted_step_time_s", r->predicted_s, ",");
-    add_field(out, "low", r->low_s, ",");
-    add_field(out, "high", r->high_s, ",");
-    add_field(out, "measured_step_time_s", r->measured_s, ",");
-    add_field(out, "one_step_calibrated_s", r->one_step_s, ",");
-    add_field(out, "predicted_mem_gib", r->predicted_gib, ",");
-    add_field(out, "measured_mem_gib", r->measured_gib, ",");
+    loom_text_add_field(out, "predicted_step_time_s", r->predicted_s, ",");
+    loom_text_add_field(out, "low", r->low_s, ",");
+    loom_text_add_field(out, "high", r->high_s, ",");
+    loom_text_add_field(out, "measured_step_time_s", r->measured_s, ",");
+    loom_text_add_field(out, "one_step_calibrated_s", r->one_step_s, ",");
+    loom_text_add_field(out, "predicted_mem_gib", r->predicted_gib, ",");
+    loom_text_add_field(out, "measured_mem_gib", r->measured_gib, ",");
     loom_text_add(out, "\"predicted_fits\":%s,", r->skipped[0] ? "null" : r->fits ? "true" : "false");
     loom_text_add(out, "\"skipped\":");
     loom_text_add_json(out, r->skipped[0] ? r->skipped : NULL);
@@ -329,9 +322,9 @@ static void tell_json_row(loom_text *out, const scored *r)
 static void json_choice(loom_text *out, const char *name, const loom_choice *c)
 {
     loom_text_add(out, "\"%s\":{\"groups\":%d,", name, c->groups);
-    add_field(out, "mean_regret", c->regret, ",");
-    add_field(out, "worst_regret", c->worst_regret, ",");
-    add_field(out, "rank_correlation", c->rank_correlation, "},");
+    loom_text_add_field(out, "mean_regret", c->regret, ",");
+    loom_text_add_field(out, "worst_regret", c->worst_regret, ",");
+    loom_text_add_field(out, "rank_correlation", c->rank_correlation, "},");
 }
 
 static void tell_json(loom_text *out, const scored *rows, int n, const group *groups, int n_groups, const loom_choice *one_node,
@@ -346,13 +339,13 @@ static void tell_json(loom_text *out, const scored *rows, int n, const group *gr
         tell_json_row(out, &rows[i]);
     }
     loom_text_add(out, "],\n\"summary\":{");
-    add_field(out, "predicted", all.rows, ",");
-    add_field(out, "mean_by_source_and_device", mean_of_groups(groups, n_groups, offsetof(group, plain)), ",");
-    add_field(out, "mean", all.rows ? all.absolute / all.rows : NAN, ",");
-    add_field(out, "median", median_error(rows, n, false), ",");
-    add_field(out, "one_step_mean_by_source_and_device", mean_of_groups(groups, n_groups, offsetof(group, one)), ",");
-    add_field(out, "one_step_median", median_error(rows, n, true), ",");
-    add_field(out, "interval_holds", all.rows ? (double)all.inside / all.rows : NAN, ",");
+    loom_text_add_field(out, "predicted", all.rows, ",");
+    loom_text_add_field(out, "mean_by_source_and_device", mean_of_groups(groups, n_groups, offsetof(group, plain)), ",");
+    loom_text_add_field(out, "mean", all.rows ? all.absolute / all.rows : NAN, ",");
+    loom_text_add_field(out, "median", median_error(rows, n, false), ",");
+    loom_text_add_field(out, "one_step_mean_by_source_and_device", mean_of_groups(groups, n_groups, offsetof(group, one)), ",");
+    loom_text_add_field(out, "one_step_median", median_error(rows, n, true), ",");
+    loom_text_add_field(out, "interval_holds", all.rows ? (double)all.inside / all.rows : NAN, ",");
     json_choice(out, "choice_one_node", one_node);
     json_choice(out, "choice_several_nodes", several);
     loom_text_add(out, "\"groups\":[");
@@ -366,9 +359,9 @@ static void tell_json(loom_text *out, const scored *rows, int n, const group *gr
         loom_text_add(out, ",\"gpu\":");
         loom_text_add_json(out, g->gpu);
         loom_text_add(out, ",\"rows\":%d,", g->plain.rows);
-        add_field(out, "mean", g->plain.rows ? g->plain.absolute / g->plain.rows : NAN, ",");
-        add_field(out, "one_step_mean", g->one.rows ? g->one.absolute / g->one.rows : NAN, ",");
-        add_field(out, "memory_mean", g->memory.rows ? g->memory.absolute / g->memory.rows : NAN, "}");
+        loom_text_add_field(out, "mean", g->plain.rows ? g->plain.absolute / g->plain.rows : NAN, ",");
+        loom_text_add_field(out, "one_step_mean", g->one.rows ? g->one.absolute / g->one.rows : NAN, ",");
+        loom_text_add_field(out, "memory_mean", g->memory.rows ? g->memory.absolute / g->memory.rows : NAN, "}");
     }
     loom_text_add(out, "]}}\n");
 }
