@@ -96,6 +96,12 @@ static inline double loom_dev(const loom_machine *machine, loom_device_constant 
     return machine->dev[which].value;
 }
 
+/* Micro-batches of one dp rank in one step. */
+static inline int64_t loom_micro_batches_of(const loom_job *job, const loom_degrees *degrees)
+{
+    return job->global_batch / ((int64_t)degrees->micro_batch * degrees->dp);
+}
+
 static inline double loom_soft(const loom_job *job, loom_software_constant which)
 {
     return job->soft[which].value;

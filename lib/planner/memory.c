@@ -296,7 +296,7 @@ loom_memory loom_stage_memory_of(const loom_job *job, const loom_degrees *g, con
     loom_memory_table table = loom_memory_table_of(job, g);
     int layer = 0, last_chunk = g->pp * g->vpp - 1;
     loom_stage_load load = {.first = stage == 0, .last = stage == loom_degrees_stage_of_chunk(g, last_chunk)};
-    int64_t micro_batches = job->global_batch / ((int64_t)g->micro_batch * g->dp);
+    int64_t micro_batches = loom_micro_batches_of(job, g);
 
     for (int chunk = 0; chunk <= last_chunk; layer += chunk_layers[chunk++])
         for (int i = layer; loom_degrees_stage_of_chunk(g, chunk) == stage && i < layer + chunk_layers[chunk]; i++)

@@ -33,7 +33,7 @@ static bool pick_pipeline(drawing *d, loom_degrees *g)
     loom_schedules schedules;
     loom_choices index = {.count = 0};
 
-    loom_space_schedules(&d->space, g->pp, d->space.job->global_batch / ((int64_t)g->micro_batch * g->dp), &schedules);
+    loom_space_schedules(&d->space, g->pp, loom_micro_batches_of(d->space.job, g), &schedules);
     for (; index.count < schedules.count; index.count++)
         index.at[index.count] = index.count;
     if (schedules.count == 0)

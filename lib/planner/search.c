@@ -165,7 +165,7 @@ static double whole_model(const walk *w, const loom_layer_table *t)
 /* No pipeline is faster than all its work shared evenly over its stages. */
 static double step_bound(const walk *w, double model_seconds, const loom_degrees *g)
 {
-    double m = (double)(w->job->global_batch / ((int64_t)g->micro_batch * g->dp));
+    double m = (double)loom_micro_batches_of(w->job, g);
     return m * model_seconds / g->pp * w->overhead;
 }
 
@@ -206,7 +206,7 @@ static double most_layers(const loom_memory_line *line, double in_flight, double
 static bool room_for_all(const walk *w, const loom_degrees *g, const stage_lines *lines, double most)
 {
     double room = 0, layers = (double)w->job->model.layers;
-    int64_t m = w->job->global_batch / ((int64_t)g->micro_batch * g->dp);
+    int64_t m = loom_micro_batches_of(w->job, g);
     int last = loom_degrees_stage_of_chunk(g, g->pp * g->vpp - 1);
 
     for (int stage = 0; stage < g->pp && room < layers; stage++) {
@@ -236,18 +236,9 @@ static bool too_large_anyhow(const walk *w, loom_degrees *g, const loom_memory_t
 
 static void visit_layout(walk *w, const loom_degrees *g, const loom_layer_table *layers, const loom_memory_table *memory)
 {
-    loom_found *found = w->scratch;
-    loom_step_cost cost;
-
     w->search->evaluated++;
-    if (!loom_split_best(w->job, g, layers, memory, w->search->limit, bound_of(w) / w->overhead, found->chunk_layers))
-        return;
-    loom_step_cost_of(w->job, g, layers, memory, found->chunk_layers, &cost);
-    loom_calibrate(&w->job->calibration, &cost);
-    found->seconds = cost.seconds;
-    found->degrees = *g;
-    if (found->seconds < bound_of(w))
-        keep_found(w, found);
+    if (evaluate(w->job, g, layers, memory, w->search->limit, bound_of(w) / w->overhead, w->scratch) && w->scratch->seconds < bound_of(w))
+        keep_found(w, w->scratch);
 }
 
 static double lightest_layer(const walk *w, const loom_layer_table *layers)
@@ -291,7 +282,7 @@ static void find_roomy(walk *w, loom_degrees *g, roomy *r)
     }
     r->lines.first = line_of(w, g, &r->memory, true, g->pp == 1);
     r->lines.last = line_of(w, g, &r->memory, false, true);
-    loom_space_schedules(&w->search->space, g->pp, w->job->global_batch / ((int64_t)g->micro_batch * g->dp), &all);
+    loom_space_schedules(&w->search->space, g->pp, loom_micro_batches_of(w->job, g), &all);
     for (int i = 0; i < all.count; i++) {
         g->pipeline = all.pipeline[i];
         g->vpp = all.vpp[i];
@@ -306,7 +297,7 @@ static void find_roomy(walk *w, loom_degrees *g, roomy *r)
 
 static void visit_schedules(walk *w, loom_degrees *g, const loom_layer_table *layers, const roomy *r)
 {
-    int64_t m = w->job->global_batch / ((int64_t)g->micro_batch * g->dp);
+    int64_t m = loom_micro_batches_of(w->job, g);
     double lightest = lightest_layer(w, layers);
 
     for (int i = 0; i < r->schedules.count; i++) {
@@ -619,13 +610,7 @@ static void micro_batches_of(const walk *w, int tp, int cp, loom_choices *all)
     loom_space_pp(&w->search->space, tp, cp, &pp);
     for (int i = 0; i < pp.count; i++) {
         loom_space_micro_batch(&w->search->space, w->search->space.world / (tp * cp * pp.at[i]), &of_dp);
-        for (int j = 0; j < of_dp.count; j++) {
-            bool known = false;
-            for (int k = 0; k < all->count && !known; k++)
-                known = all->at[k] == of_dp.at[j];
-            if (!known && all->count < LOOM_MOST_CHOICES)
-                all->at[all->count++] = of_dp.at[j];
-        }
+        loom_choices_add_new(all, &of_dp);
     }
 }
 
@@ -669,6 +654,14 @@ static bool make_classes(walk *w)
     return true;
 }
 
+static void release(walk *w)
+{
+    free(w->classes);
+    free(w->close);
+    free(w->tables);
+    free(w->scratch);
+}
+
 loom_status loom_search_run(loom_search *s)
 {
     walk w = {.search = s, .job = s->space.job};
@@ -683,10 +676,7 @@ loom_status loom_search_run(loom_search *s)
     w.tables = malloc(MOST_TABLES * sizeof *w.tables);
     w.close = calloc((size_t)world + 1, sizeof *w.close);
     if (!w.scratch || !w.tables || !w.close || !make_classes(&w)) {
-        free(w.classes);
-        free(w.close);
-        free(w.tables);
-        free(w.scratch);
+        release(&w);
         return loom_fail(LOOM_E_MEMORY, "no memory to search layouts of %d ranks", world);
     }
     seed(&w);
@@ -700,9 +690,6 @@ loom_status loom_search_run(loom_search *s)
         s->found[i].fullest = fullest_stage(w.job, &s->found[i].degrees, s->found[i].chunk_layers);
     s->peak_bytes =
         (size_t)w.capacity * sizeof *w.classes + ((size_t)world + 1) * sizeof *w.close + MOST_TABLES * sizeof *w.tables + sizeof *w.scratch;
-    free(w.classes);
-    free(w.close);
-    free(w.tables);
-    free(w.scratch);
+    release(&w);
     return LOOM_OK;
 }

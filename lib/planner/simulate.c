@@ -115,7 +115,7 @@ bool loom_simulate_pipeline(const loom_job *job, const loom_degrees *g, const lo
     costs c = {.g = g};
     loom_schedule *schedule = NULL;
     loom_timeline timeline = {0};
-    int64_t m = job->global_batch / ((int64_t)g->micro_batch * g->dp);
+    int64_t m = loom_micro_batches_of(job, g);
     double bytes = job->element * g->micro_batch * job->seq / g->cp * job->model.hidden / g->tp;
 
     if (g->pp == 1 || g->pipeline == LOOM_PIPE_ZB_H2 || g->pipeline == LOOM_PIPE_DUAL || 4 * m * g->pp * g->vpp > MOST_ACTIONS)

@@ -11,6 +11,17 @@ static void add(loom_choices *choices, int value)
         choices->at[choices->count++] = value;
 }
 
+void loom_choices_add_new(loom_choices *choices, const loom_choices *more)
+{
+    for (int i = 0; i < more->count; i++) {
+        bool known = false;
+        for (int j = 0; j < choices->count && !known; j++)
+            known = choices->at[j] == more->at[i];
+        if (!known)
+            add(choices, more->at[i]);
+    }
+}
+
 static bool tp_fits(const loom_model *m, int64_t tp)
 {
     bool shared = m->moe.experts == 0 || m->moe.shared == 0 || tp <= m->moe.shared_ffn;
@@ -191,17 +202,6 @@ void loom_space_orders(int tp, int cp, int dp, int pp, loom_orders *orders)
     permute(orders, order, 0, n);
 }
 
-static void add_new(loom_choices *all, const loom_choices *more)
-{
-    for (int i = 0; i < more->count; i++) {
-        bool known = false;
-        for (int j = 0; j < all->count && !known; j++)
-            known = all->at[j] == more->at[i];
-        if (!known)
-            add(all, more->at[i]);
-    }
-}
-
 /* Values of one degree over all others. */
 static void values_of(const loom_space *s, loom_field field, loom_choices *values)
 {
@@ -216,11 +216,11 @@ static void values_of(const loom_space *s, loom_field field, loom_choices *value
             if (some.count == 0)
                 continue;
             if (field == LOOM_FIELD_PP)
-                add_new(values, &some);
+                loom_choices_add_new(values, &some);
             for (int k = 0; k < some.count && field == LOOM_FIELD_DP; k++)
-                add_new(values, &(loom_choices){{s->world / (tp.at[i] * cp.at[j] * some.at[k])}, 1});
+                loom_choices_add_new(values, &(loom_choices){{s->world / (tp.at[i] * cp.at[j] * some.at[k])}, 1});
             if (field == LOOM_FIELD_TP || field == LOOM_FIELD_CP)
-                add_new(values, &(loom_choices){{field == LOOM_FIELD_TP ? tp.at[i] : cp.at[j]}, 1});
+                loom_choices_add_new(values, &(loom_choices){{field == LOOM_FIELD_TP ? tp.at[i] : cp.at[j]}, 1});
         }
     }
 }

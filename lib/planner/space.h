@@ -10,6 +10,8 @@ typedef struct loom_choices {
     int at[LOOM_MOST_CHOICES];
     int count;
 } loom_choices;
+/* Those of `more` that `choices` do not have yet. */
+void loom_choices_add_new(loom_choices *choices, const loom_choices *more);
 
 typedef struct loom_space {
     const loom_job *job;

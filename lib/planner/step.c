@@ -162,7 +162,7 @@ void loom_step_cost_of(const loom_job *job, const loom_degrees *g, const loom_la
     stage stages[LOOM_MAX_STAGES];
 
     memset(stages, 0, (size_t)g->pp * sizeof *stages);
-    *cost = (loom_step_cost){.micro_batches = job->global_batch / ((int64_t)g->micro_batch * g->dp)};
+    *cost = (loom_step_cost){.micro_batches = loom_micro_batches_of(job, g)};
     count_layers(stages, job, g, chunk_layers);
     for (int i = 0; i < g->pp; i++)
         weigh(&stages[i], job, layers, memory);
