@@ -98,7 +98,7 @@ static void prepare_memory(splitter *s)
     s->experts_before[0] = 0;
     for (int i = 0; i < s->n_layers; i++)
         s->experts_before[i + 1] = s->experts_before[i] + (loom_layer_kind_of(&s->job->model, i) == LOOM_LAYER_EXPERTS);
-    s->micro_batches = (double)(s->job->global_batch / ((int64_t)s->g->micro_batch * s->g->dp));
+    s->micro_batches = (double)loom_micro_batches_of(s->job, s->g);
     for (int kind = 0; kind < LOOM_LAYER_KINDS; kind++)
         s->middle[kind] = loom_memory_line_of(s->job, s->g, s->memory, kind, false, false);
     for (int i = 0; i < s->stages; i++) {
@@ -141,6 +141,14 @@ static int most_that_fit(const splitter *s, int stage, loom_layer_kind kind)
     return load_fits(s, stage, &none) ? 0 : -1;
 }
 
+/* The same, worked out once. */
+static int most_known(splitter *s, int stage, loom_layer_kind kind)
+{
+    if (s->most[kind][stage] < -1)
+        s->most[kind][stage] = (short)most_that_fit(s, stage, kind);
+    return s->most[kind][stage];
+}
+
 static bool fits(splitter *s, int stage, int first, int n)
 {
     loom_stage_load load = load_of(s, stage, first, n);
@@ -148,9 +156,7 @@ static bool fits(splitter *s, int stage, int first, int n)
 
     if (load.layers[kind] != n)
         return load_fits(s, stage, &load);
-    if (s->most[kind][stage] < -1)
-        s->most[kind][stage] = (short)most_that_fit(s, stage, kind);
-    return n <= s->most[kind][stage];
+    return n <= most_known(s, stage, kind);
 }
 
 /* Seconds of the layers before `first` and of the embedding, forward and backward. */
@@ -230,9 +236,8 @@ static int most_of_stage(splitter *s, int stage)
         if (kind == LOOM_LAYER_EXPERTS ? s->experts_before[s->n_layers] == 0 : s->experts_before[s->n_layers] == s->n_layers)
             continue; /* the model has no such layers */
         lightest = loom_smaller(lightest, s->layers->forward[kind] + s->layers->backward[kind]);
-        if (s->most[kind][stage] < -1)
-            s->most[kind][stage] = (short)most_that_fit(s, stage, kind);
-        in_memory = s->most[kind][stage] > in_memory ? s->most[kind][stage] : in_memory;
+        int most = most_known(s, stage, kind);
+        in_memory = most > in_memory ? most : in_memory;
     }
     if (s->g->pipeline == LOOM_PIPE_1F1B)
         lightest *= s->micro_batches;
@@ -243,18 +248,20 @@ static int most_of_stage(splitter *s, int stage)
 
 static bool find_corridor(splitter *s, corridor *c)
 {
+    int most[LOOM_MAX_STAGES];
+
     c->low[0] = c->high[0] = 0;
     for (int stage = 0; stage < s->stages; stage++) {
-        int most = most_of_stage(s, stage);
-        if (most < 0)
+        most[stage] = most_of_stage(s, stage);
+        if (most[stage] < 0)
             return false;
-        c->high[stage + 1] = c->high[stage] + most < s->n_layers ? c->high[stage] + most : s->n_layers;
+        c->high[stage + 1] = c->high[stage] + most[stage] < s->n_layers ? c->high[stage] + most[stage] : s->n_layers;
     }
     if (c->high[s->stages] < s->n_layers)
         return false;
     c->low[s->stages] = s->n_layers;
     for (int stage = s->stages - 1; stage > 0; stage--) {
-        int low = c->low[stage + 1] - most_of_stage(s, stage);
+        int low = c->low[stage + 1] - most[stage];
         c->low[stage] = low > 0 ? low : 0;
     }
     return true;
@@ -338,7 +345,7 @@ static bool chunks_fit(const splitter *s, const int *chunk_layers)
         load->layers[LOOM_LAYER_DENSE] += chunk_layers[chunk] - experts;
     }
     for (int stage = 0; stage < s->stages; stage++)
-        if (loom_memory_total(s->job, s->g, s->memory, &loads[stage], s->in_flight[stage]) > s->limit)
+        if (!load_fits(s, stage, &loads[stage]))
             return false;
     return true;
 }
