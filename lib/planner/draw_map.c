@@ -53,15 +53,21 @@ static void add_cell(page *p, int rank, int x, int y)
     loom_text_add(&p->out, "</text></g>\n");
 }
 
-/* Draws the ranks of one box, those from `first` on that share it; returns how many ranks it holds. */
-static int add_box(page *p, int box, const char *what)
+static int ranks_in(const page *p, int box)
 {
-    int count = 0, high;
+    int count = 0;
 
     for (int rank = 0; rank < p->drawn; rank++)
         count += box_of(p, rank) == box;
+    return count;
+}
+
+static void add_box(page *p, int box, const char *what)
+{
+    int count = ranks_in(p, box), high;
+
     if (count == 0)
-        return 0;
+        return;
     high = HEAD + (count + PER_ROW - 1) / PER_ROW * (CELL_HIGH + GAP) + GAP;
     if (p->x > GAP && p->x + p->box_wide > PAGE_WIDE) {
         p->x = GAP;
@@ -77,7 +83,6 @@ static int add_box(page *p, int box, const char *what)
             i++;
         }
     p->x += p->box_wide + GAP;
-    return count;
 }
 
 static void add_boxes(page *p)
@@ -87,9 +92,7 @@ static void add_boxes(page *p)
     for (int rank = 0; rank < p->drawn; rank++)
         boxes = box_of(p, rank) >= boxes ? box_of(p, rank) + 1 : boxes;
     for (int box = 0; box < boxes; box++) {
-        int count = 0;
-        for (int rank = 0; rank < p->drawn; rank++)
-            count += box_of(p, rank) == box;
+        int count = ranks_in(p, box);
         most = count > most ? count : most;
     }
     p->box_wide = GAP + (most < PER_ROW ? most : PER_ROW) * (CELL_WIDE + GAP);

@@ -52,18 +52,25 @@ static int64_t mlp_columns(const loom_rank_view *v, int64_t index)
     return loom_model_layer_has_experts(v->model, index) ? v->shape.shared_ffn : v->shape.ffn;
 }
 
+/* What depends on the load of a layer of experts, under a balanced one: what each buffer has from the start, and what is needed. */
+static void rows_of(const loom_rank_view *v, int64_t balanced[LOOM_ROWS_BUFFERS], int64_t count[LOOM_ROWS_BUFFERS])
+{
+    loom_expert_rows rows;
+
+    loom_balanced_rows(v, &rows);
+    loom_rows_balanced(&v->experts, balanced);
+    loom_rows_counts(&v->experts, v->shape.routed_tokens * v->experts.top_k, rows.arrived, rows.arrived + rows.peers, count);
+}
+
 static void add_record(const loom_rank_view *v, loom_rank_forecast *f)
 {
     int64_t floats[LOOM_RECORD_FLOATS], integers[LOOM_RECORD_INTEGERS], balanced[LOOM_ROWS_BUFFERS], count[LOOM_ROWS_BUFFERS];
-    loom_expert_rows rows;
 
     loom_record_counts(&v->experts, floats, integers);
     add(f, LOOM_MEM_ACTIVATIONS, sum_aligned(floats, LOOM_RECORD_FLOATS));
     add(f, LOOM_MEM_ACTIVATIONS, sum_aligned(integers, LOOM_RECORD_INTEGERS));
     f->memory[LOOM_MEM_ACTIVATIONS] += counted(sizeof(double)); /* the balance loss */
-    loom_balanced_rows(v, &rows);
-    loom_rows_balanced(&v->experts, balanced);
-    loom_rows_counts(&v->experts, v->shape.routed_tokens * v->experts.top_k, rows.arrived, rows.arrived + rows.peers, count);
+    rows_of(v, balanced, count);
     for (int i = LOOM_ROWS_X; i <= LOOM_ROWS_PLACES; i++)
         if (i < LOOM_ROWS_PLACES || count[i] > 0)
             add(f, LOOM_MEM_ACTIVATIONS, loom_rows_grown(balanced[i], count[i]));
@@ -73,14 +80,11 @@ static void add_record(const loom_rank_view *v, loom_rank_forecast *f)
 static void add_exchange(const loom_rank_view *v, loom_rank_forecast *f)
 {
     int64_t balanced[LOOM_ROWS_BUFFERS], count[LOOM_ROWS_BUFFERS];
-    loom_expert_rows rows;
 
     f->memory[LOOM_MEM_OTHER] += counted((uint64_t)(v->expert_layers * v->experts.experts + LOOM_LOAD_TOTALS) * sizeof(double));
     if (v->expert_layers == 0)
         return;
-    loom_balanced_rows(v, &rows);
-    loom_rows_balanced(&v->experts, balanced);
-    loom_rows_counts(&v->experts, v->shape.routed_tokens * v->experts.top_k, rows.arrived, rows.arrived + rows.peers, count);
+    rows_of(v, balanced, count);
     for (int i = LOOM_ROWS_OF_EXPERT; i < LOOM_ROWS_BUFFERS; i++)
         if (count[i] > 0)
             add(f, i == LOOM_ROWS_OF_EXPERT ? LOOM_MEM_WORKSPACE : LOOM_MEM_COMM, loom_rows_grown(balanced[i], count[i]));
