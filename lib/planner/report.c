@@ -3,6 +3,7 @@
 #include <rankloom/draw.h>
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/text.h"
 #include "core/try.h"
@@ -265,14 +266,11 @@ static loom_status add_layout_file(loom_text *out, const loom_layout *l)
     open_section(out, LAYOUT_FILE);
     open_scroll(out, LAYOUT_FILE);
     loom_text_add(out, "<pre>");
-    for (const char *line = yaml; *line;) { /* loom_text_add_xml() takes no line breaks */
-        size_t length = 0;
-        while (line[length] && line[length] != '\n')
-            length++;
-        yaml[line - yaml + (ptrdiff_t)length] = '\0';
+    for (char *line = yaml, *end; *line; line = end + 1) { /* loom_text_add_xml() takes no line breaks; every line of a layout has one */
+        end = line + strcspn(line, "\n");
+        *end = '\0';
         loom_text_add_xml(out, line);
         loom_text_add(out, "\n");
-        line += length + 1;
     }
     loom_text_add(out, "</pre>\n</div>\n");
     close_section(out);
