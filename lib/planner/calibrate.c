@@ -42,7 +42,7 @@ double loom_calibration_factor(const loom_calibration *c, const loom_step_cost *
 
 void loom_calibrate(const loom_calibration *calibration, loom_step_cost *cost)
 {
-    double factor = calibration->n ? loom_calibration_factor(calibration, cost) : 1;
+    double factor = loom_calibration_factor(calibration, cost);
 
     for (int i = 0; i < LOOM_TIME_PARTS; i++)
         cost->part[i] *= factor;

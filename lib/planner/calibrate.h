@@ -6,8 +6,8 @@
 
 /* Notes a step of `seconds` whose prediction is `cost` (not calibrated itself). More than LOOM_MOST_MEASURED: the last are left out. */
 void loom_calibration_add(loom_calibration *calibration, const loom_step_cost *cost, double seconds);
-/* What to multiply a prediction by. A measured step speaks for layouts whose time is made of the same things: its correction fades with the
- * share of the time that is spent on something else. */
+/* What to multiply a prediction by: 1 without measured steps. A measured step speaks for layouts whose time is made of the same things: its
+ * correction fades with the share of the time that is spent on something else. */
 double loom_calibration_factor(const loom_calibration *calibration, const loom_step_cost *cost);
 /* Multiplies the whole prediction by it. */
 void loom_calibrate(const loom_calibration *calibration, loom_step_cost *cost);
