@@ -193,6 +193,11 @@ static inline double loom_smaller(double a, double b)
     return a < b ? a : b;
 }
 
+static inline double loom_gib(double bytes)
+{
+    return bytes / 0x1p30;
+}
+
 /* --- memory of a rank (memory.c)
  * ------------------------------------------------------------------------------------------------------------ */
 typedef struct loom_memory {

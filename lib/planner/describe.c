@@ -8,11 +8,6 @@
 
 enum { WIDTH = 100, HANGING = 12 }; /* columns of the text, and of its lines' heads */
 
-static double gib(double bytes)
-{
-    return bytes / 0x1p30;
-}
-
 /* --- text ------------------------------------------------------------------------------------------------------------------ */
 
 static void add_seconds(loom_text *out, double seconds)
@@ -48,7 +43,7 @@ static void tell_table(loom_text *out, const loom_prediction *list, int n)
         loom_layout_describe(&p->layout, layout, sizeof layout);
         snprintf(range, sizeof range, "%.3g-%.3g", p->low_s, p->high_s);
         loom_text_add(out, "%2d %9.4g %13s %8.0f %4.1f%% %6.1f  %s\n", i + 1, p->step_s, range, p->tokens_per_s_per_gpu,
-                      100 * p->mfu_causal, gib(p->memory[p->fullest].total), layout);
+                      100 * p->mfu_causal, loom_gib(p->memory[p->fullest].total), layout);
     }
 }
 
@@ -74,13 +69,13 @@ static void tell_memory(loom_text *out, const loom_prediction *p)
         bool shown = p->stages <= 8 || stage == 0 || stage == p->fullest || stage == p->stages - 1;
         if (!shown)
             continue;
-        loom_text_add(out, "  stage %-4d %5.1f of %.1f GiB%s:", stage, gib(m->total), gib(p->memory_limit),
+        loom_text_add(out, "  stage %-4d %5.1f of %.1f GiB%s:", stage, loom_gib(m->total), loom_gib(p->memory_limit),
                       stage == p->fullest ? " (fullest)" : "");
         bool first = true;
         for (int i = 0; i < LOOM_MEMORY_PARTS; i++) {
             if (m->part[i] < 0.01 * m->total)
                 continue;
-            loom_text_add(out, "%s %s %.1f", first ? "" : ",", loom_memory_part_name(i), gib(m->part[i]));
+            loom_text_add(out, "%s %s %.1f", first ? "" : ",", loom_memory_part_name(i), loom_gib(m->part[i]));
             first = false;
         }
         loom_text_add(out, "\n");
@@ -206,7 +201,7 @@ static void json_memory(loom_text *out, const loom_prediction *p)
     loom_text_add(out, "\"memory_gib_per_stage\":[");
     for (int stage = 0; stage < p->stages; stage++) {
         loom_text_add(out, stage ? "," : "");
-        loom_text_add_number(out, gib(p->memory[stage].total));
+        loom_text_add_number(out, loom_gib(p->memory[stage].total));
     }
     loom_text_add(out, "],\"memory_parts_per_stage\":[");
     for (int stage = 0; stage < p->stages; stage++) {
@@ -247,7 +242,7 @@ static void json_prediction(loom_text *out, const loom_prediction *p, const char
     loom_text_add_field(out, "mfu_full_attention", p->mfu_full, ",");
     loom_text_add_field(out, "bubble", p->bubble, ",");
     loom_text_add_field(out, "default_share", p->default_share, ",");
-    loom_text_add_field(out, "memory_limit_gib", gib(p->memory_limit), ",");
+    loom_text_add_field(out, "memory_limit_gib", loom_gib(p->memory_limit), ",");
     loom_text_add(out, "\"fits\":%s,", p->fits ? "true" : "false");
     json_memory(out, p);
     loom_text_add(out, ",");
@@ -303,7 +298,7 @@ static void yaml_layout(loom_text *out, const loom_prediction *p)
     char *yaml = NULL;
 
     loom_text_add(out, "# predicted: %.4g s a step (%.4g to %.4g), %.1f of %.1f GiB on stage %d\n", p->step_s, p->low_s, p->high_s,
-                  gib(p->memory[p->fullest].total), gib(p->memory_limit), p->fullest);
+                  loom_gib(p->memory[p->fullest].total), loom_gib(p->memory_limit), p->fullest);
     if (loom_layout_yaml(&p->layout, &yaml) == LOOM_OK)
         loom_text_add(out, "%s", yaml);
     else

@@ -26,11 +26,6 @@ typedef struct strips {
     int high;
 } strips;
 
-static double gib(double bytes)
-{
-    return bytes / 0x1p30;
-}
-
 /* +1 when a forward begins, -1 when its last gradient is done. */
 static int change_of(const loom_action *a)
 {
@@ -76,10 +71,10 @@ static void add_curve(strips *s, int stage)
         now += change;
         loom_text_add(&s->out, "H%.1fV%.1f", x_at(s, change > 0 ? t->start_us : t->end_us), y_at(s, stage, always + kept * now / peak));
     }
-    loom_text_add(&s->out, "H%dV%.1fZ\"><title>stage %d: %.1f GiB of activations at most, %d chunk%s in flight</title></path>\n", LEFT + WIDE, y_at(s, stage, always), stage, gib(kept),
+    loom_text_add(&s->out, "H%dV%.1fZ\"><title>stage %d: %.1f GiB of activations at most, %d chunk%s in flight</title></path>\n", LEFT + WIDE, y_at(s, stage, always), stage, loom_gib(kept),
                   peak, peak == 1 ? "" : "s");
     loom_text_add(&s->out, "<rect class=\"always\" x=\"%d\" y=\"%.1f\" width=\"%d\" height=\"%.1f\"><title>stage %d: %.1f GiB of weights, gradients, optimizer, buffers and "
-                           "workspace</title></rect>\n", LEFT, y_at(s, stage, always), WIDE, y_at(s, stage, 0) - y_at(s, stage, always), stage, gib(always));
+                           "workspace</title></rect>\n", LEFT, y_at(s, stage, always), WIDE, y_at(s, stage, 0) - y_at(s, stage, always), stage, loom_gib(always));
 }
 
 static void add_strip(strips *s, int stage)
@@ -90,7 +85,7 @@ static void add_strip(strips *s, int stage)
     loom_text_add(&s->out, "<text x=\"8\" y=\"%d\">stage %d</text>\n", text_at, stage);
     add_curve(s, stage);
     loom_text_add(&s->out, "<line class=\"limit\" x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\"/>\n", LEFT, LEFT + WIDE, y_at(s, stage, limit), y_at(s, stage, limit));
-    loom_text_add(&s->out, "<text x=\"%d\" y=\"%d\">%.1f of %.1f GiB</text>\n", LEFT + WIDE + 8, text_at, gib(total), gib(limit));
+    loom_text_add(&s->out, "<text x=\"%d\" y=\"%d\">%.1f of %.1f GiB</text>\n", LEFT + WIDE + 8, text_at, loom_gib(total), loom_gib(limit));
 }
 
 static const char style[] =

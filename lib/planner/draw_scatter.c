@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "core/svg.h"
+#include "planner/cost.h"
 
 enum {
     LEFT = 64,
@@ -24,11 +25,6 @@ typedef struct scatter {
     loom_text out;
     range bytes, seconds;
 } scatter;
-
-static double gib(double bytes)
-{
-    return bytes / 0x1p30;
-}
 
 static void widen(range *r, double value)
 {
@@ -77,31 +73,31 @@ static void add_grid(scatter *s)
 
 static void add_limit(scatter *s, double limit)
 {
-    double x = x_at(s, gib(limit));
+    double x = x_at(s, loom_gib(limit));
 
     loom_text_add(&s->out, "<line class=\"limit\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%d\" y2=\"%d\"><title>limit: %.1f GiB</title></line><text class=\"end\" x=\"%.1f\" y=\"%d\">limit %.1f GiB</text>\n", x, x,
-                  TOP, TOP + HIGH, gib(limit), x - 4, TOP + 14, gib(limit));
+                  TOP, TOP + HIGH, loom_gib(limit), x - 4, TOP + 14, loom_gib(limit));
 }
 
 static void add_point(scatter *s, const loom_plan_point *p)
 {
-    loom_text_add(&s->out, "<circle class=\"t%d%s\" cx=\"%.1f\" cy=\"%.1f\" r=\"3\"><title>tp%d cp%d pp%d dp%d", colour_of(p->tp), p->fits ? "" : " out", x_at(s, gib(p->bytes)),
+    loom_text_add(&s->out, "<circle class=\"t%d%s\" cx=\"%.1f\" cy=\"%.1f\" r=\"3\"><title>tp%d cp%d pp%d dp%d", colour_of(p->tp), p->fits ? "" : " out", x_at(s, loom_gib(p->bytes)),
                   y_at(s, p->step_s), p->tp, p->cp, p->pp, p->dp);
     if (p->vpp > 1)
         loom_text_add(&s->out, " vpp%d", p->vpp);
     if (p->ep * p->etp > 1)
         loom_text_add(&s->out, " ep%d etp%d", p->ep, p->etp);
     loom_text_add(&s->out, " zero%d mb%lld recompute %s: %.4g s, %.1f GiB</title></circle>\n", p->zero, (long long)p->micro_batch, loom_recompute_name(p->recompute), p->step_s,
-                  gib(p->bytes));
+                  loom_gib(p->bytes));
 }
 
 static void add_best(scatter *s, const loom_prediction *p, int number)
 {
     char line[256];
-    double x = x_at(s, gib(p->memory[p->fullest].total)), y = y_at(s, p->step_s);
+    double x = x_at(s, loom_gib(p->memory[p->fullest].total)), y = y_at(s, p->step_s);
 
     loom_text_add(&s->out, "<circle class=\"best\" cx=\"%.1f\" cy=\"%.1f\" r=\"8\"><title>%d: %s: %.4g s, %.1f GiB</title></circle><text class=\"n\" x=\"%.1f\" y=\"%.1f\">%d</text>\n", x, y, number,
-                  loom_layout_describe(&p->layout, line, sizeof line), p->step_s, gib(p->memory[p->fullest].total), x, y + 4, number);
+                  loom_layout_describe(&p->layout, line, sizeof line), p->step_s, loom_gib(p->memory[p->fullest].total), x, y + 4, number);
 }
 
 static void add_front(scatter *s, const loom_plan *plan)
@@ -110,8 +106,8 @@ static void add_front(scatter *s, const loom_plan *plan)
         const loom_prediction *p = &plan->front[i];
         char line[256];
         loom_text_add(&s->out, "<circle class=\"front\" cx=\"%.1f\" cy=\"%.1f\" r=\"6\"><title>front: %s on %d devices: %.4g s, %.1f GiB</title></circle>\n",
-                      x_at(s, gib(p->memory[p->fullest].total)), y_at(s, p->step_s), loom_layout_describe(&p->layout, line, sizeof line), loom_layout_world(&p->layout), p->step_s,
-                      gib(p->memory[p->fullest].total));
+                      x_at(s, loom_gib(p->memory[p->fullest].total)), y_at(s, p->step_s), loom_layout_describe(&p->layout, line, sizeof line), loom_layout_world(&p->layout), p->step_s,
+                      loom_gib(p->memory[p->fullest].total));
     }
 }
 
@@ -143,10 +139,10 @@ static void measure(scatter *s, const loom_plan *plan, const loom_plan_point *po
 
     s->bytes = s->seconds = (range){INFINITY, -INFINITY};
     for (int i = 0; i < count; i++)
-        widen(&s->bytes, gib(points[i].bytes)), widen(&s->seconds, points[i].step_s);
+        widen(&s->bytes, loom_gib(points[i].bytes)), widen(&s->seconds, points[i].step_s);
     for (int i = 0; i < plan->n_best + plan->n_front; i++) {
         const loom_prediction *p = i < plan->n_best ? &plan->best[i] : &plan->front[i - plan->n_best];
-        widen(&s->bytes, gib(p->memory[p->fullest].total)), widen(&s->bytes, gib(p->memory_limit)), widen(&s->seconds, p->step_s);
+        widen(&s->bytes, loom_gib(p->memory[p->fullest].total)), widen(&s->bytes, loom_gib(p->memory_limit)), widen(&s->seconds, p->step_s);
     }
     for (int i = 0; i < 2; i++) {
         double margin = fmax(0.05, (all[i]->high - all[i]->low) / 30);

@@ -24,8 +24,9 @@ static void explain_memory(loom_text *out, const loom_prediction *p)
     for (int i = 0; i < LOOM_MEMORY_PARTS; i++)
         if (i != most && m->part[i] > m->part[second])
             second = i;
-    loom_text_add(out, "needs %.1f of %.1f GiB on stage %d, of which %.1f %s and %.1f %s", m->total / 0x1p30, p->memory_limit / 0x1p30,
-                  p->fullest, m->part[most] / 0x1p30, loom_memory_part_name(most), m->part[second] / 0x1p30, loom_memory_part_name(second));
+    loom_text_add(out, "needs %.1f of %.1f GiB on stage %d, of which %.1f %s and %.1f %s", loom_gib(m->total), loom_gib(p->memory_limit),
+                  p->fullest, loom_gib(m->part[most]), loom_memory_part_name(most), loom_gib(m->part[second]),
+                  loom_memory_part_name(second));
 }
 
 static void compare(loom_text *out, const loom_prediction *asked, const loom_prediction *best)

@@ -173,7 +173,7 @@ static loom_status find_binding(planning *p)
     if (free_of_memory->seconds < below) {
         describe(free_of_memory, &p->job, layout, sizeof layout);
         snprintf(p->plan->binding, sizeof p->plan->binding, "memory: stage %d takes %.1f of %.1f GiB; with %.1f GiB, %s would take %.3g s",
-                 best->fullest, best->memory[best->fullest].total / 0x1p30, best->memory_limit / 0x1p30, free_of_memory->fullest / 0x1p30,
+                 best->fullest, loom_gib(best->memory[best->fullest].total), loom_gib(best->memory_limit), loom_gib(free_of_memory->fullest),
                  layout, free_of_memory->seconds);
         return LOOM_OK;
     }
@@ -396,7 +396,7 @@ static void explain_nothing(planning *p)
         snprintf(p->plan->hopeless, sizeof p->plan->hopeless,
                  "no layout fits: the leanest (%s, full recompute) needs %.1f GiB on its fullest stage, %.1f GiB are there with the margin "
                  "taken off; fewer layers or parameters, more devices, or offload would help",
-                 text, least / 0x1p30, p->memory_limit / 0x1p30);
+                 text, loom_gib(least), loom_gib(p->memory_limit));
     else
         snprintf(
             p->plan->hopeless, sizeof p->plan->hopeless,

@@ -7,17 +7,13 @@
 
 #include "core/text.h"
 #include "core/try.h"
+#include "planner/cost.h"
 
 enum {
     SAMPLE = 600, /* layouts of the scatter */
     BARS = 4000,  /* of the timeline, about: the page has to open on a phone */
     RANKS = 512,  /* of the map */
 };
-
-static double gib(double bytes)
-{
-    return bytes / 0x1p30;
-}
 
 /* --- frame ------------------------------------------------------------------------------------------------------------------- */
 
@@ -102,7 +98,7 @@ static void add_summary(loom_text *out, const loom_plan *plan)
     add_figure(out, "Step", "%.4g s", p->step_s);
     add_figure(out, "Tokens per second", "%.0f", p->tokens_per_s);
     add_figure(out, "MFU, half the attention square", "%.1f %%", 100 * p->mfu_causal);
-    add_figure(out, "Fullest stage", "%.1f GiB", gib(p->memory[p->fullest].total));
+    add_figure(out, "Fullest stage", "%.1f GiB", loom_gib(p->memory[p->fullest].total));
     loom_text_add(out, "</dl>\n<ul>\n<li>Limit: ");
     loom_text_add_xml(out, plan->binding);
     loom_text_add(out, ".</li>\n");
@@ -127,7 +123,7 @@ static void add_layout_rows(loom_text *out, const loom_prediction *list, int n)
         const loom_prediction *p = &list[i];
         loom_text_add(out, "<tr><th scope=\"row\">%d</th><th scope=\"row\" class=\"wraps\">%s</th><td>%d</td><td>%.4g</td><td>%.3g to %.3g</td><td>%.0f</td><td>%.1f</td><td>%.1f</td><td>%.1f</td></tr>\n",
                       i + 1, loom_layout_describe(&p->layout, line, sizeof line), loom_layout_world(&p->layout), p->step_s, p->low_s, p->high_s, p->tokens_per_s_per_gpu,
-                      100 * p->mfu_causal, 100 * p->bubble, gib(p->memory[p->fullest].total));
+                      100 * p->mfu_causal, 100 * p->bubble, loom_gib(p->memory[p->fullest].total));
     }
 }
 
@@ -182,10 +178,10 @@ static void add_memory_row(loom_text *out, const loom_prediction *p, int stage)
 
     loom_text_add(out, "<tr><th scope=\"row\">%d</th><td>%d</td><td>%d</td>", stage, m->layers, m->in_flight);
     for (size_t i = 0; i < sizeof shown / sizeof *shown; i++) {
-        loom_text_add(out, "<td>%.2f</td>", gib(m->part[shown[i]]));
+        loom_text_add(out, "<td>%.2f</td>", loom_gib(m->part[shown[i]]));
         rest -= m->part[shown[i]];
     }
-    loom_text_add(out, "<td>%.2f</td><td>%.2f</td>", gib(rest), gib(m->total));
+    loom_text_add(out, "<td>%.2f</td><td>%.2f</td>", loom_gib(rest), loom_gib(m->total));
     add_share(out, m->total / p->memory_limit);
     loom_text_add(out, "</tr>\n");
 }
@@ -196,7 +192,7 @@ static void add_memory(loom_text *out, const loom_prediction *p)
     open_scroll(out, MEMORY);
     loom_text_add(out, "<table>\n<caption><span>GiB of one rank of each stage of the best layout; the limit is %.1f GiB.</span></caption>\n<thead><tr><th scope=\"col\" class=\"words\">Stage</th><th scope=\"col\">Layers</th>"
                        "<th scope=\"col\">Chunks in flight</th><th scope=\"col\">Weights</th><th scope=\"col\">Gradients</th><th scope=\"col\">Optimizer</th><th scope=\"col\">Activations</th>"
-                       "<th scope=\"col\">Logits, buffers, workspace</th><th scope=\"col\">Total</th><th scope=\"col\" class=\"words\">Of the limit</th></tr></thead>\n<tbody>\n", gib(p->memory_limit));
+                       "<th scope=\"col\">Logits, buffers, workspace</th><th scope=\"col\">Total</th><th scope=\"col\" class=\"words\">Of the limit</th></tr></thead>\n<tbody>\n", loom_gib(p->memory_limit));
     for (int stage = 0; stage < p->stages; stage++)
         add_memory_row(out, p, stage);
     loom_text_add(out, "</tbody>\n</table>\n</div>\n");

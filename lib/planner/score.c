@@ -49,7 +49,7 @@ static void predict_memory(const loom_run *run, scored *row)
     row->predicted_gib = 0;
     for (int i = 0; i < run->degrees.pp; i++) {
         loom_memory memory = loom_stage_memory_of(&run->job, &run->degrees, run->chunk_layers, i);
-        row->predicted_gib = fmax(row->predicted_gib, (run->measures_allocated ? memory.allocated : memory.total) / 0x1p30);
+        row->predicted_gib = fmax(row->predicted_gib, loom_gib(run->measures_allocated ? memory.allocated : memory.total));
         fullest = fmax(fullest, memory.total);
     }
     row->fits = fullest <= loom_dev(&run->job.machine, LOOM_DEV_MEMORY_BYTES);
