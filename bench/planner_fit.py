@@ -62,9 +62,6 @@ class Parameter:
         self.name, self.value, self.assumed, self.device = name, value, assumed, device
         self.owners = []
 
-    def settings(self):
-        return ["%s.%s=%.6g" % (owner, self.name.lower(), self.value) for owner in self.owners]
-
     def far(self):
         if self.name in STRAIGHT:
             return (self.value - self.assumed) / STRAIGHT[self.name][1]
@@ -89,7 +86,7 @@ def read_constants():
     text = open(os.path.join(ROOT, "defaults.c")).read()
     cut = text.index("loom_software_defaults")
     defaults = {True: table(text[:cut], "HABIT|STEPS"), False: table(text[cut:], "HABIT|STEPS")}
-    parameters, order = {}, []
+    parameters = {}
 
     def add(name, value, owner, device):
         assumed = BLIND.get(name, defaults[device][name][1])
@@ -98,7 +95,6 @@ def read_constants():
         key = (device, name, value)
         if key not in parameters:
             parameters[key] = Parameter(name, value, assumed, device)
-            order.append(parameters[key])
         parameters[key].owners.append(owner)
 
     for device in (True, False):
@@ -119,7 +115,7 @@ def read_constants():
         for name, (mark, value) in at.items():
             if mark == "AT" and name not in ("WEIGHT_SCRATCH", "HEAD_SCRATCH", "TRANSIENT", "LOGIT_BYTES"):  # memory, not time
                 add(name, value, owner, False)
-    return order, frameworks, defaults[False]
+    return list(parameters.values()), frameworks, defaults[False]
 
 
 class Scorer:
@@ -174,7 +170,7 @@ class Fit:
         for row, weight in zip(answer["rows"], weights):
             if row["predicted_step_time_s"] and row["measured_step_time_s"]:
                 e = abs(math.log(row["predicted_step_time_s"] / row["measured_step_time_s"]))
-                sum_ += weight * min(e, 0.1 + 0.5 * (e - 0.1) if e > 0.1 else e)
+                sum_ += weight * (0.1 + 0.5 * (e - 0.1) if e > 0.1 else e)
                 all_ += weight
         return sum_, all_
 
