@@ -168,8 +168,7 @@ loom_weights loom_layer_weights(const loom_model *model, const loom_degrees *deg
 double loom_embedding_weights(const loom_model *model, const loom_degrees *degrees);
 double loom_head_weights(const loom_model *model, const loom_degrees *degrees); /* matrix and final norm, tied or not */
 
-/* --- reduction of gradients, gathers of parameters (reduction.c) ------------------------------------------------------------------------
- */
+/* --- reduction of gradients, gathers of parameters (reduction.c) ------------------------------------------------------------- */
 typedef struct loom_reduction {
     double exposed;
     double hidden; /* under compute */
@@ -198,8 +197,7 @@ static inline double loom_gib(double bytes)
     return bytes / 0x1p30;
 }
 
-/* --- memory of a rank (memory.c)
- * ------------------------------------------------------------------------------------------------------------ */
+/* --- memory of a rank (memory.c) --------------------------------------------------------------------------------------------- */
 typedef struct loom_memory {
     double part[LOOM_MEMORY_PARTS];
     double allocated, total;
@@ -238,8 +236,7 @@ double loom_in_flight(const loom_degrees *degrees, int stage, int64_t micro_batc
 int loom_degrees_stage_of_chunk(const loom_degrees *degrees, int chunk);
 loom_layer_kind loom_layer_kind_of(const loom_model *model, int64_t layer);
 
-/* --- the step (step.c)
- * ---------------------------------------------------------------------------------------------------------------------- */
+/* --- the step (step.c) ------------------------------------------------------------------------------------------------------- */
 typedef struct loom_step_cost {
     double seconds;
     double part[LOOM_TIME_PARTS]; /* sum to `seconds` */

@@ -290,8 +290,7 @@ static void json_plan(loom_text *out, const loom_plan *plan)
     loom_text_add(out, "}\n");
 }
 
-/* --- YAML: the layout file, with what was predicted as a comment ------------------------------------------------------------------------
- */
+/* --- YAML: the layout file, with what was predicted as a comment ------------------------------------------------------------- */
 
 static void yaml_layout(loom_text *out, const loom_prediction *p)
 {

@@ -405,8 +405,7 @@ static void explain_nothing(planning *p)
             space.world, tp.count, (long long)p->job.model.layers, (long long)p->job.global_batch, space.world);
 }
 
-/* --- Pareto ----------------------------------------------------------------------------------------------------------------------------
- */
+/* --- Pareto ------------------------------------------------------------------------------------------------------------------ */
 
 enum { MOST_FRONT = 24 };
 
@@ -494,8 +493,7 @@ static loom_status add_front(planning *p)
     return status;
 }
 
-/* --- what the rules took away -----------------------------------------------------------------------------------------------------------
- */
+/* --- what the rules took away ------------------------------------------------------------------------------------------------ */
 
 static void reject(loom_plan *plan, const char *reason, uint64_t count)
 {
@@ -527,8 +525,7 @@ static void count_rejected(planning *p)
     reject(p->plan, "seq", sequence);
 }
 
-/* --- the call ----------------------------------------------------------------------------------------------------------------------------
- */
+/* --- the call ---------------------------------------------------------------------------------------------------------------- */
 
 static loom_status prepare(planning *p)
 {

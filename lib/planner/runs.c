@@ -200,8 +200,7 @@ static void read_machine(const reading *r, loom_machine *machine)
         machine->dev[LOOM_DEV_NET_RATE] = (loom_constant){rate, LOOM_BASIS_GIVEN, "the row's network"};
 }
 
-/* --- software ---------------------------------------------------------------------------------------------------------------------------
- */
+/* --- software ---------------------------------------------------------------------------------------------------------------- */
 
 static void set(loom_job *job, loom_software_constant which, double value)
 {
@@ -296,8 +295,7 @@ static void apply(const reading *r, loom_job *job, const loom_override *o)
         job->soft[o->software] = (loom_constant){o->value, LOOM_BASIS_GIVEN, "--set"};
 }
 
-/* --- layout
- * ----------------------------------------------------------------------------------------------------------------------------------- */
+/* --- layout ------------------------------------------------------------------------------------------------------------------ */
 
 static loom_pipeline pipeline_of(const char *words, int vpp)
 {
@@ -396,8 +394,7 @@ void loom_run_read(const loom_csv *csv, int row, const loom_override *overrides,
     read_layout(&r, run);
 }
 
-/* --- prediction
- * --------------------------------------------------------------------------------------------------------------------------------- */
+/* --- prediction -------------------------------------------------------------------------------------------------------------- */
 
 /* How frameworks cut layers that do not divide: embedding and loss stand for a layer each where that makes it even, else the first
  * chunks take one more. */

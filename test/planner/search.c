@@ -262,8 +262,7 @@ static void the_space_holds_what_the_rules_allow_and_nothing_else(void **state)
     }
 }
 
-/* --- splits ------------------------------------------------------------------------------------------------------------------------------
- */
+/* --- splits ------------------------------------------------------------------------------------------------------------------ */
 
 /* The fastest pipeline over all ways to give `left` layers to stages from `stage` on. */
 static double best_of_compositions(const loom_job *job, const loom_degrees *g, const loom_layer_table *layers,
