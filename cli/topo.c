@@ -1,12 +1,11 @@
 /* rankloom topo [FILE] [--matrix] [--svg OUT.svg] [-o OUT.yaml] */
 #include "options.h"
+#include "write_text.h"
 
 #include <rankloom/host.h>
 #include <rankloom/text.h>
 
-#include <errno.h>
 #include <stdio.h>
-#include <string.h>
 
 typedef struct topo_arguments {
     bool matrix, line;
@@ -42,12 +41,9 @@ static loom_status write_picture(const loom_topology *topology, const char *path
 {
     char *text = NULL;
     loom_status status = loom_topology_svg(topology, &text);
-    FILE *file = status == LOOM_OK ? fopen(path, "w") : NULL;
 
-    if (status == LOOM_OK && (!file || fputs(text, file) < 0))
-        status = loom_fail(LOOM_E_IO, "%s: %s", path, strerror(errno));
-    if (file && fclose(file) != 0 && status == LOOM_OK)
-        status = loom_fail(LOOM_E_IO, "%s: %s", path, strerror(errno));
+    if (status == LOOM_OK)
+        status = write_text(text, path);
     loom_text_free(text);
     return status;
 }

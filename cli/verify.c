@@ -1,13 +1,12 @@
 /* rankloom verify LAYOUT|SCHEDULE.csv: proves that the order of a pipeline's actions runs, or says why not. */
 #include "layout_file.h"
 #include "options.h"
+#include "write_text.h"
 
 #include <rankloom/schedule.h>
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 typedef struct verify_arguments {
     int buffers, micro_batches;
@@ -68,16 +67,10 @@ static void print_facts(const loom_schedule *s, const loom_schedule_facts *facts
 static loom_status write_order(const loom_schedule *s, const char *path)
 {
     char *text = NULL;
-    FILE *file;
     loom_status status = loom_schedule_order_text(s, &text);
 
-    if (status < 0)
-        return status;
-    file = fopen(path, "w");
-    if (!file || fputs(text, file) < 0)
-        status = loom_fail(LOOM_E_IO, "%s: %s", path, strerror(errno));
-    if (file && fclose(file) != 0 && status == LOOM_OK)
-        status = loom_fail(LOOM_E_IO, "%s: %s", path, strerror(errno));
+    if (status == LOOM_OK)
+        status = write_text(text, path);
     loom_text_free(text);
     return status;
 }
