@@ -7,7 +7,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 typedef enum subject { SCHEDULE, MEMORY, MAP, SEARCH } subject;
 static const char *const subjects[] = {"schedule", "memory", "map", "search", NULL};
@@ -28,7 +27,7 @@ static const loom_option options[] = {
     {"model", 'm', LOOM_OPTION_TEXT, FIELD(model), .takes = "FILE", .help = "model of a layout (the model section of the file)"},
     {"topology", 't', LOOM_OPTION_TEXT, FIELD(topology), .takes = "FILE", .help = "the machine room; a schedule then has the planner's times, a map boxes of nodes"},
     {"micro-batches", 0, LOOM_OPTION_INT, FIELD(micro_batches), .low = 1, .high = 1 << 20, .takes = "M", .help = "of a layout without global_batch, or other than its own"},
-    {"global-batch", 0, LOOM_OPTION_INT, FIELD(global_batch), .low = 1, .high = 1 << 30, .takes = "N", .help = "sequences a step of a search (train.global_batch)"},
+    {"global-batch", 0, LOOM_OPTION_INT, FIELD(global_batch), .low = 1, .high = 1 << 30, .takes = "N", .help = "sequences a step, with --topology (as the files say)"},
     {"forward", 0, LOOM_OPTION_REAL, FIELD(forward), .low = 0, .high = 1e9, .takes = "TIME", .help = "of F, without --topology (1)"},
     {"input", 0, LOOM_OPTION_REAL, FIELD(input), .low = 0, .high = 1e9, .takes = "TIME", .help = "of I; B takes I and W (1)"},
     {"weight", 0, LOOM_OPTION_REAL, FIELD(weight), .low = 0, .high = 1e9, .takes = "TIME", .help = "of W (1)"},
@@ -140,16 +139,13 @@ static loom_status draw_layout(const char *path, const draw_arguments *a, const 
 
 static loom_status draw_search(const char *model_path, const draw_arguments *a, const loom_topology *topology, char **text)
 {
-    const char *fix[LOOM_OPTION_LIST_MOST + 1] = {NULL}, *exclude[LOOM_OPTION_LIST_MOST + 1] = {NULL};
     loom_model model;
-    loom_plan_request request = {.model = &model, .topology = topology, .fix = fix, .exclude = exclude, .pareto = true};
+    loom_plan_request request = {.model = &model, .topology = topology, .fix = a->fix.at, .exclude = a->exclude.at, .pareto = true};
     loom_plan *plan = NULL;
-    loom_plan_point *points = calloc(MOST_SAMPLE, sizeof *points);
+    loom_plan_point *points = calloc((size_t)a->sample, sizeof *points);
     int found = 0;
-    loom_status status = points ? loom_model_load(model_path, &model, &request.train) : loom_fail(LOOM_E_MEMORY, "no memory for %d layouts", MOST_SAMPLE);
+    loom_status status = points ? loom_model_load(model_path, &model, &request.train) : loom_fail(LOOM_E_MEMORY, "no memory for %d layouts", a->sample);
 
-    memcpy(fix, a->fix.at, sizeof *fix * (size_t)a->fix.count);
-    memcpy(exclude, a->exclude.at, sizeof *exclude * (size_t)a->exclude.count);
     request.train.micro_batch = 0; /* any */
     request.train.global_batch = a->global_batch > 0 ? a->global_batch : request.train.global_batch;
     if (status == LOOM_OK && !topology)

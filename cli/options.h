@@ -20,7 +20,7 @@ enum { LOOM_OPTION_LIST_MOST = 64 };
 
 typedef struct loom_option_list {
     int count;
-    const char *at[LOOM_OPTION_LIST_MOST];
+    const char *at[LOOM_OPTION_LIST_MOST + 1]; /* NULL-terminated, where the arguments began as zeros */
 } loom_option_list;
 
 /* Written as --name VALUE or --name=VALUE, or -l VALUE if it has a letter. */

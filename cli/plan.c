@@ -77,18 +77,10 @@ static const loom_option predict_options[] = {
 typedef struct plan_inputs {
     loom_model model;
     loom_topology *topology;
-    const char *fix[LOOM_OPTION_LIST_MOST + 1], *exclude[LOOM_OPTION_LIST_MOST + 1], *set[LOOM_OPTION_LIST_MOST + 1];
     loom_measured_step measured[LOOM_OPTION_LIST_MOST];
     char measured_text[LOOM_OPTION_LIST_MOST][128];
     loom_plan_request request;
 } plan_inputs;
-
-static void end_list(const loom_option_list *list, const char **ended)
-{
-    for (int i = 0; i < list->count; i++)
-        ended[i] = list->at[i];
-    ended[list->count] = NULL;
-}
 
 /* "tp=8,pp=16: 5.32s" */
 static loom_status read_measured(const char *text, char *layout, size_t bytes, loom_measured_step *step)
@@ -114,9 +106,6 @@ static loom_status read_inputs(const plan_arguments *a, const char *model, plan_
     for (int i = 0; i < a->measured.count; i++)
         if ((status = read_measured(a->measured.at[i], in->measured_text[i], sizeof in->measured_text[i], &in->measured[i])) < 0)
             return status;
-    end_list(&a->fix, in->fix);
-    end_list(&a->exclude, in->exclude);
-    end_list(&a->set, in->set);
     loom_plan_request *r = &in->request;
     r->model = &in->model;
     r->topology = in->topology;
@@ -126,9 +115,9 @@ static loom_status read_inputs(const plan_arguments *a, const char *model, plan_
     r->max_gpus = a->max_gpus;
     r->fewer_gpus = a->fewer;
     r->memory_margin = a->margin;
-    r->fix = in->fix;
-    r->exclude = in->exclude;
-    r->set = in->set;
+    r->fix = a->fix.at;
+    r->exclude = a->exclude.at;
+    r->set = a->set.at;
     r->measured = in->measured;
     r->n_measured = a->measured.count;
     r->keep = a->keep;

@@ -29,10 +29,7 @@ static int run(const loom_command *self, int argc, char **argv)
 
     if (!loom_options_parse(self, argc, argv, &arguments, &operands, &exit_status))
         return exit_status;
-    const char *set[LOOM_OPTION_LIST_MOST + 1] = {0};
-    for (int i = 0; i < arguments.set.count; i++)
-        set[i] = arguments.set.at[i];
-    loom_status status = loom_plan_score(operands.at[0], set, arguments.format ? LOOM_PLAN_AS_JSON : LOOM_PLAN_AS_TEXT, &text);
+    loom_status status = loom_plan_score(operands.at[0], arguments.set.at, arguments.format ? LOOM_PLAN_AS_JSON : LOOM_PLAN_AS_TEXT, &text);
     if (status != LOOM_OK)
         return loom_command_fail(self, status);
     fputs(text, stdout);

@@ -7,7 +7,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { MOST_RANKS = 64 };
 
@@ -103,14 +102,12 @@ static loom_status rehearse(const simulate_arguments *a, const loom_rehearsal_re
 static loom_status simulate(const simulate_arguments *a, const char *operand, loom_topology *topology)
 {
     layout_file *file = calloc(1, sizeof *file);
-    const char *set[LOOM_OPTION_LIST_MOST + 1] = {NULL};
     loom_handicap slow[LOOM_OPTION_LIST_MOST], slow_link[LOOM_OPTION_LIST_MOST];
-    loom_plan_request plan = {.topology = topology, .framework = a->framework, .set = set};
+    loom_plan_request plan = {.topology = topology, .framework = a->framework, .set = a->set.at};
     loom_rehearsal_request request = {.plan = &plan, .layout = file ? &file->layout : NULL, .slow = slow, .slow_link = slow_link, .n_slow = a->slow.count, .n_slow_link = a->slow_link.count,
                                       .jitter = a->jitter, .seed = (uint64_t)a->seed};
     loom_status status = file ? LOOM_OK : loom_fail(LOOM_E_MEMORY, "no memory for the layout");
 
-    memcpy(set, a->set.at, sizeof *set * (size_t)a->set.count);
     if (status == LOOM_OK)
         status = read_handicaps(&a->slow, "slow", slow);
     if (status == LOOM_OK)
