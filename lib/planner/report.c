@@ -262,8 +262,7 @@ static loom_status add_layout_file(loom_text *out, const loom_layout *l)
     open_section(out, LAYOUT_FILE);
     open_scroll(out, LAYOUT_FILE);
     loom_text_add(out, "<pre>");
-    for (char *line = yaml, *end; *line; line = end + 1) { /* loom_text_add_xml() takes no line breaks; every line of a layout has one */
-        end = line + strcspn(line, "\n");
+    for (char *line = yaml, *end; (end = strchr(line, '\n')); line = end + 1) { /* loom_text_add_xml() takes no line breaks */
         *end = '\0';
         loom_text_add_xml(out, line);
         loom_text_add(out, "\n");

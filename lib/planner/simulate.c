@@ -99,11 +99,12 @@ static double crowded_us(const loom_machine *machine, const loom_schedule *s, co
     int count = starts ? list_edges(s, t, starts, ends) : 0;
     for (int started = 0, ended = 0; ended < count;) {
         int active = started - ended;
-        double next = started < count && starts[started] < ends[ended] ? starts[started] : ends[ended];
+        bool starts_one = started < count && starts[started] < ends[ended];
+        double next = starts_one ? starts[started] : ends[ended];
         double faster = active > 0 ? fmin(machine->crowd, (double)s->stages / active) : 1;
         us -= (next - now) * (1 - 1 / faster);
         now = next;
-        *(started < count && starts[started] < ends[ended] ? &started : &ended) += 1;
+        *(starts_one ? &started : &ended) += 1;
     }
     free(starts);
     return us;
