@@ -122,10 +122,8 @@ static void CUDART_CB run_work(void *context)
     host_work *w = context;
     loom_status status;
 
-    if (atomic_load_explicit(&w->line->failed, memory_order_acquire) >= 0 && (status = w->work(w->argument)) < 0) {
-        snprintf(w->line->message, sizeof w->line->message, "%s", loom_last_error());
-        atomic_store(&w->line->failed, (int32_t)status);
-    }
+    if (atomic_load_explicit(&w->line->failed, memory_order_acquire) >= 0 && (status = w->work(w->argument)) < 0)
+        loom_timeline_fail(w->line, status);
     loom_timeline_drop(w->line);
     free(w);
 }
@@ -199,7 +197,7 @@ loom_status loom_cuda_stream_wait(loom_stream *stream)
     }
     if ((status = loom_cuda_check(stream->device, code, "work of stream \"%s\"", stream->name)) < 0)
         return status;
-    return loom_stream_failed(stream) ? loom_stream_failure(stream) : LOOM_OK;
+    return loom_stream_failure(stream);
 }
 
 loom_status loom_cuda_stream_query(loom_stream *stream)
@@ -214,7 +212,7 @@ loom_status loom_cuda_stream_query(loom_stream *stream)
         return LOOM_PENDING;
     if ((status = loom_cuda_check(stream->device, code, "work of stream \"%s\"", stream->name)) < 0)
         return status;
-    return loom_stream_failed(stream) ? loom_stream_failure(stream) : LOOM_OK;
+    return loom_stream_failure(stream);
 }
 
 /* --- events -------------------------------------------------------------------------------------------------------------------------- */
@@ -275,8 +273,7 @@ loom_status loom_cuda_stream_follow(loom_stream *stream, loom_stream *other)
 
     if (status < 0 || stream == other)
         return status;
-    if (loom_stream_failed(other))
-        return loom_stream_failure(other);
+    LOOM_TRY(loom_stream_failure(other));
     LOOM_TRY(loom_cuda_check(stream->device, cudaEventRecord(mark, loom_cuda_stream_of(other)), "cudaEventRecord on stream \"%s\"", other->name));
     return loom_cuda_check(stream->device, cudaStreamWaitEvent(loom_cuda_stream_of(stream), mark, 0), "cudaStreamWaitEvent on stream \"%s\"",
                            stream->name);
@@ -285,20 +282,13 @@ fail:
     return status;
 }
 
-static loom_status failure_of(const loom_timeline *line)
-{
-    return loom_fail((loom_status)atomic_load(&line->failed), "%s", line->message);
-}
-
 loom_status loom_cuda_event_query(const loom_event *event)
 {
     loom_status status = loom_cuda_enter(event->device);
     cudaError_t code;
 
-    if (status < 0 || !event->line)
+    if (status < 0 || !event->line || (status = loom_timeline_failure(event->line)) < 0)
         return status;
-    if (atomic_load_explicit(&event->line->failed, memory_order_acquire) < 0)
-        return failure_of(event->line);
     code = cudaEventQuery(((const loom_cuda_event *)event)->event);
     return code == cudaErrorNotReady ? LOOM_PENDING : loom_cuda_check(event->device, code, "an event");
 }

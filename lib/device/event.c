@@ -33,10 +33,10 @@ loom_status loom_host_event_record(loom_event *event, loom_stream *stream)
 /* LOOM_OK, LOOM_PENDING, or the failure of the stream that should have got there. */
 static loom_status reached(const loom_timeline *line, uint64_t ticket)
 {
-    int32_t failed = atomic_load(&line->failed);
+    loom_status failure = loom_timeline_failure(line);
 
-    if (failed < 0)
-        return loom_fail((loom_status)failed, "%s", line->message);
+    if (failure < 0)
+        return failure;
     return atomic_load(&line->completed) >= ticket ? LOOM_OK : LOOM_PENDING;
 }
 

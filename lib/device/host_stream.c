@@ -30,10 +30,24 @@ bool loom_stream_failed(const loom_stream *stream)
     return atomic_load_explicit(&stream->line->failed, memory_order_acquire) < 0;
 }
 
-/* The stream's first failure as a failure of this call. */
+void loom_timeline_fail(loom_timeline *line, loom_status status)
+{
+    if (atomic_load_explicit(&line->failed, memory_order_acquire) < 0)
+        return;
+    snprintf(line->message, sizeof line->message, "%s", loom_last_error());
+    atomic_store(&line->failed, (int32_t)status);
+}
+
+loom_status loom_timeline_failure(const loom_timeline *line)
+{
+    int32_t failed = atomic_load_explicit(&line->failed, memory_order_acquire);
+
+    return failed < 0 ? loom_fail((loom_status)failed, "%s", line->message) : LOOM_OK;
+}
+
 loom_status loom_stream_failure(const loom_stream *stream)
 {
-    return loom_fail((loom_status)atomic_load(&stream->line->failed), "%s", stream->line->message);
+    return loom_timeline_failure(stream->line);
 }
 
 void loom_queue_push(loom_stream *stream, loom_task *task)
@@ -60,10 +74,8 @@ void loom_stream_retire(loom_stream *stream, loom_task *task)
 {
     loom_timeline *line = stream->line;
 
-    if (task->status < 0 && !loom_stream_failed(stream)) {
-        snprintf(line->message, sizeof line->message, "%s", loom_last_error());
-        atomic_store(&line->failed, (int32_t)task->status);
-    }
+    if (task->status < 0)
+        loom_timeline_fail(line, task->status);
     task->release(task); /* before it counts as completed: what it uses may be freed after that */
     atomic_fetch_add(&line->completed, 1);
     loom_device_ring(stream->device); /* another thread of ours may wait for it */
@@ -307,7 +319,7 @@ loom_status loom_host_stream_wait(loom_stream *stream)
 {
     if (stream->kind == LOOM_STREAM_INLINE || !pthread_equal(pthread_self(), stream->thread)) /* else: work that runs on it asks */
         drain(stream);
-    return loom_stream_failed(stream) ? loom_stream_failure(stream) : LOOM_OK;
+    return loom_stream_failure(stream);
 }
 
 loom_status loom_stream_sync_for_compute(loom_stream *stream)
