@@ -125,12 +125,6 @@ static loom_status open_group(loom_prober *p, axis a, int *members, loom_comm **
 
 enum { WORK = 384 }; /* a product of about a millisecond, as lies between two calls in training */
 
-static loom_status run_work(loom_prober *p, void *context)
-{
-    loom_status status = p->kernels->gemm(p->kernels, context, p->stream);
-    return status < 0 ? status : loom_stream_wait(p->stream);
-}
-
 /* Where ranks take turns on a core, a call costs what it takes to get everybody there and back to work: that shows only with work between calls. What the
  * work alone takes, to be taken off: on a core of its own, and so many times that as ranks share one. */
 static loom_status time_work(loom_prober *p, loom_gemm_args *work, double budget_s, double *seconds)
@@ -142,7 +136,7 @@ static loom_status time_work(loom_prober *p, loom_gemm_args *work, double budget
         return LOOM_OK;
     p->sole = true;
     p->waits = loom_probe_lacks_core(p);
-    status = loom_probe_time(p, p->world, run_work, work, budget_s, seconds);
+    status = loom_probe_time(p, p->world, loom_probe_gemm, work, budget_s, seconds);
     p->sole = p->waits = false;
     *seconds *= loom_probe_crowd(p);
     return status;

@@ -21,6 +21,8 @@ typedef loom_status loom_probe_work(loom_prober *p, void *context);
 
 /* Median of several runs, of the slowest rank of `comm`; the mean where ranks take turns on a core, for then waiting for a turn is part of it. All its ranks call; they agree on the count of runs, about what `budget_s` allows. */
 loom_status loom_probe_time(loom_prober *p, loom_comm *comm, loom_probe_work *work, void *context, double budget_s, double *seconds);
+/* Work: the product that `context`, a loom_gemm_args, asks for. */
+loom_status loom_probe_gemm(loom_prober *p, void *context);
 /* *value becomes the largest of the ranks of `comm`. */
 loom_status loom_probe_agree(loom_prober *p, loom_comm *comm, double *value);
 

@@ -52,9 +52,14 @@ loom_status loom_probe_memory(loom_prober *p, double budget_s)
 
 /* --- shapes -------------------------------------------------------------------------------------------------------------------- */
 
+static double flop_of(int64_t m, int64_t n, int64_t k)
+{
+    return 2.0 * (double)m * (double)n * (double)k;
+}
+
 static void add_shape(shape_list *list, int64_t m, int64_t n, int64_t k, bool weight)
 {
-    if (m < 1 || n < 1 || k < 1 || list->count == MOST_SHAPES || 2.0 * (double)m * (double)n * (double)k > most_flop)
+    if (m < 1 || n < 1 || k < 1 || list->count == MOST_SHAPES || flop_of(m, n, k) > most_flop)
         return;
     for (int i = 0; i < list->count; i++)
         if (list->at[i].m == m && list->at[i].n == n && list->at[i].k == k)
@@ -65,7 +70,7 @@ static void add_shape(shape_list *list, int64_t m, int64_t n, int64_t k, bool we
 static int by_flop(const void *left, const void *right)
 {
     const shape *a = left, *b = right;
-    double x = (double)a->m * (double)a->n * (double)a->k, y = (double)b->m * (double)b->n * (double)b->k;
+    double x = flop_of(a->m, a->n, a->k), y = flop_of(b->m, b->n, b->k);
     return (x > y) - (x < y);
 }
 
@@ -115,32 +120,27 @@ static void add_model(shape_list *list, const loom_model *model, const loom_trai
 
 /* --- products ------------------------------------------------------------------------------------------------------------------- */
 
-static loom_status run_gemm(loom_prober *p, void *context)
+loom_status loom_probe_gemm(loom_prober *p, void *context)
 {
     const loom_gemm_args *arguments = context;
     loom_status status = p->kernels->gemm(p->kernels, arguments, p->stream);
     return status < 0 ? status : loom_stream_wait(p->stream);
 }
 
-static double flop_of(const shape *s)
-{
-    return 2.0 * (double)s->m * (double)s->n * (double)s->k;
-}
-
 /* Whether five runs, at the rate of the largest shape so far, would take more than several shares of the budget. Small ones never do. */
 static bool too_long(const loom_prober *p, const shape *s, double budget_s)
 {
-    double rate = 0, flop = 0;
+    double rate = 0, flop = 0, wanted = flop_of(s->m, s->n, s->k);
 
     for (int i = 0; i < p->topology->n_gemms; i++) {
         const loom_gemm_point *g = &p->topology->gemms[i];
-        double its = 2.0 * (double)g->m * (double)g->n * (double)g->k;
+        double its = flop_of(g->m, g->n, g->k);
         if (its >= flop) {
             flop = its;
             rate = its / g->seconds;
         }
     }
-    return rate > 0 && flop_of(s) > small_flop && 5 * flop_of(s) / rate > 4 * budget_s;
+    return rate > 0 && wanted > small_flop && 5 * wanted / rate > 4 * budget_s;
 }
 
 static loom_status time_shape(loom_prober *p, const shape *s, float *a, float *b, float *c, double budget_s)
@@ -148,7 +148,7 @@ static loom_status time_shape(loom_prober *p, const shape *s, float *a, float *b
     loom_gemm_args arguments = {.c_MN = c, .a_MK = a, .b_KN = b, .m = s->m, .n = s->n, .k = s->k, .transpose_a = s->weight, .transpose_b = !s->weight,
                                 .accumulate = s->weight};
     loom_gemm_point point = {.chip = 0, .math = LOOM_MATH_F32, .m = s->m, .n = s->n, .k = s->k};
-    loom_status status = loom_probe_time(p, p->world, run_gemm, &arguments, budget_s, &point.seconds);
+    loom_status status = loom_probe_time(p, p->world, loom_probe_gemm, &arguments, budget_s, &point.seconds);
 
     return status < 0 ? status : loom_topology_add_gemms(p->topology, &point, 1);
 }
