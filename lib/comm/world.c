@@ -166,14 +166,22 @@ static bool is_crowded(const card *cards, int size, int rank)
 
 /* --- worlds and comms -------------------------------------------------------------------------------------------------------- */
 
+/* Those that were not chosen had presented themselves. `kept`: NULL for none. */
+static void close_transports(loom_world *world, const loom_transport *kept)
+{
+    for (int t = 0; t < LOOM_TRANSPORTS; t++) {
+        const loom_transport *transport = candidate(world->device, t);
+        if (transport && transport != kept)
+            transport->close(world);
+    }
+}
+
 static void drop_world(loom_world *world)
 {
     if (atomic_fetch_sub(&world->users, 1) > 1)
         return;
     loom_stream_close(world->setup);
-    for (int t = 0; t < LOOM_TRANSPORTS; t++) /* those that were not chosen had presented themselves */
-        if (candidate(world->device, t))
-            candidate(world->device, t)->close(world);
+    close_transports(world, NULL);
     pthread_mutex_destroy(&world->lock);
     free(world);
 }
@@ -307,9 +315,7 @@ static loom_status open_transport(loom_world *world, const card *cards, int choi
     for (int r = 0; r < world->size; r++)
         memcpy(parts[r], cards[r].parts[choice], LOOM_CARD_BYTES);
     world->transport = candidate(world->device, choice);
-    for (int t = 0; t < LOOM_TRANSPORTS; t++)
-        if (t != choice && candidate(world->device, t))
-            candidate(world->device, t)->close(world);
+    close_transports(world, world->transport);
     status = world->transport->open(world, (const char(*)[LOOM_CARD_BYTES])parts);
     free(parts);
     return status;
