@@ -5,14 +5,8 @@
 #include "cuda/transport.h"
 #include "kernels/cuda/operations.h"
 
-#include <cuda_runtime_api.h>
-
-#define TEXT(value) #value
-#define VERSION_TEXT(value) TEXT(value) /* 13000 is CUDA 13.0 */
-
 static const loom_cuda_module module = {
     .version = RANKLOOM_VERSION,
-    .runtime = "CUDA runtime " VERSION_TEXT(CUDART_VERSION),
     .backend = &loom_cuda_backend,
     .enter = loom_cuda_enter,
     .kernels = &loom_cuda_operations_table,

@@ -17,11 +17,10 @@ struct loom_transport;       /* comm/transport.h */
 
 typedef struct loom_cuda_module {
     const char *version; /* RANKLOOM_VERSION of its build: structures are shared, so it has to be the library's own */
-    const char *runtime; /* "CUDA 13.0", or what stands in for it */
     const loom_backend *backend;
     loom_status (*enter)(const loom_device *device); /* makes it the current device of this thread, as launches need */
     const struct loom_cuda_operations *kernels;
-    const struct loom_transport *nccl; /* NULL: built without NCCL */
+    const struct loom_transport *nccl; /* built without NCCL: a stub that says so */
 } loom_cuda_module;
 
 /* The only symbol that the module shows. Every call of a process passes the same host. */
