@@ -311,8 +311,7 @@ static void rank_1_calls_nothing(loom_comm *world, loom_stream *stream)
     assert_in_message("is not over after 4 s");
     assert_int_equal(loom_all_reduce(world, b.device, b.device, 16, LOOM_F32, LOOM_SUM, stream), LOOM_E_PEER); /* the comm is gone */
     assert_ok(loom_stream_wait(stream)); /* the stream goes on: NCCL's kernel was ended */
-    loom_free(loom_comm_device(world), b.device);
-    loom_free_host(loom_comm_device(world), b.host);
+    drop(world, b);
 }
 
 static void a_rank_that_does_not_come_is_noticed_at_the_deadline(void **state)

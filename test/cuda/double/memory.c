@@ -9,13 +9,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#if defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/asan_interface.h>
-#else
-#define ASAN_POISON_MEMORY_REGION(address, bytes) ((void)(address), (void)(bytes))
-#define ASAN_UNPOISON_MEMORY_REGION(address, bytes) ((void)(address), (void)(bytes))
-#endif
-
 enum { ALIGN = 256, NOBODYS_BYTES = 256 }; /* between two blocks */
 static const uint64_t ARENA_BYTES = UINT64_C(1) << 36;
 
@@ -44,7 +37,6 @@ static void open_arena(void)
     arena.base = mmap(NULL, ARENA_BYTES, PROT_NONE, MAP_SHARED | MAP_NORESERVE, arena.fd, 0);
     if (arena.base == MAP_FAILED)
         abort();
-    ASAN_POISON_MEMORY_REGION(arena.base, ARENA_BYTES);
 }
 
 static void protect(uint64_t bytes)
@@ -144,7 +136,6 @@ static void give(void *pointer)
     b = find(pointer);
     b->free = true;
     memset(pointer, 0xff, b->bytes);
-    ASAN_POISON_MEMORY_REGION(pointer, b->bytes);
     pthread_mutex_unlock(&arena.lock);
 }
 
@@ -160,7 +151,6 @@ static double_step run_memory(double_op *op)
         memset(m->to, m->value, m->bytes);
         break;
     case TAKE: /* new memory is NaN, in f32 as in 16 bits */
-        ASAN_UNPOISON_MEMORY_REGION(m->to, m->bytes);
         memset(m->to, 0xff, m->bytes);
         break;
     case GIVE:
