@@ -1,5 +1,5 @@
-/* Every operation of the table once more, as the function of the CUDA module that enqueues it. Bodies are in *.cu of this folder;
- * operations.c makes the table that the module hands out. */
+/* Every operation of the table once more, as the function of the CUDA module that enqueues it. Bodies are in state.c, and call the launchers
+ * (gpu.h); operations.c makes the table that the module hands out. */
 #ifndef LOOM_KERNELS_CUDA_OPERATIONS_H
 #define LOOM_KERNELS_CUDA_OPERATIONS_H
 

@@ -19,7 +19,7 @@ typedef struct loom_cuda_device {
 /* stream.backend of the base is the cudaStream_t. */
 typedef struct loom_cuda_stream {
     loom_stream base; /* first */
-    cudaEvent_t mark; /* of a free: everything of this stream so far */
+    cudaEvent_t mark; /* everything of this stream so far: for a free, and for a stream that follows */
     struct loom_cuda_stream *next;
 } loom_cuda_stream;
 

@@ -1,4 +1,5 @@
-/* Streams from the inside: what comm enqueues, and what kernels call before they compute. Host streams only (CPU and dry). */
+/* Streams from the inside: what comm enqueues, and what kernels call before they compute. Tasks are of host streams (CPU and dry); a device whose
+ * streams run by themselves has only the timeline, for failures. */
 #ifndef LOOM_DEVICE_STREAM_H
 #define LOOM_DEVICE_STREAM_H
 
