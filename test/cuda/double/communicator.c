@@ -36,12 +36,6 @@ static double_segment *map_segment(double_fd name)
     return segment;
 }
 
-ncclResult_t ncclGetVersion(int *version)
-{
-    *version = NCCL_VERSION_CODE;
-    return ncclSuccess;
-}
-
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
 {
     double_fd name = {(int)getpid(), make_segment()}; /* stays open: nobody says when the last rank has come */
@@ -169,11 +163,6 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
             *error = ncclInProgress;
     }
     return ncclSuccess;
-}
-
-ncclResult_t ncclCommFinalize(ncclComm_t comm)
-{
-    return comm->ready ? ncclSuccess : ncclInvalidUsage;
 }
 
 void double_comm_drop(ncclComm_t comm)

@@ -258,13 +258,6 @@ cudaError_t cudaMemsetAsync(void *pointer, int value, size_t bytes, cudaStream_t
     return push(stream, (memory_op){.work = SET, .to = pointer, .value = value, .bytes = bytes});
 }
 
-cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total)
-{
-    *total = ARENA_BYTES;
-    *free_bytes = ARENA_BYTES - arena.used;
-    return cudaSuccess;
-}
-
 /* --- other processes ------------------------------------------------------------------------------------------------------------------ */
 
 void double_arena_get_name(double_arena_name *name)
