@@ -345,18 +345,22 @@ typedef struct loom_adamw_args {
 
 /* --- mixture of experts -------------------------------------------------------------------------------------------------------------
  * Letters: E experts, K choices of a token here, A = T * K assignments (token major: assignment a is choice a % K of token a / K), R rows
- * sorted by expert, N balance segments. One layer forward, on one rank: gemm            logits = x Wr' router          scores, and of each
- * token K experts and their weights sort_assignments  which assignment comes to which row, rows of one expert together gather_rows     x of
- * each row (divide = K) grouped_gemm    each expert's matrix on its rows; swiglu; grouped_gemm combine_rows    weighted sum of each token's
- * rows Backward: gather_rows with the weights (rows' gradient), combine_weights_backward, grouped_gemm (ragged_k for the experts' weights),
+ * sorted by expert, N balance segments. One layer forward, on one rank:
+ *   gemm              logits = x Wr'
+ *   router            scores, and of each token K experts and their weights
+ *   sort_assignments  which assignment comes to which row, rows of one expert together
+ *   gather_rows       x of each row (divide = K)
+ *   grouped_gemm      each expert's matrix on its rows; swiglu; grouped_gemm
+ *   combine_rows      weighted sum of each token's rows
+ * Backward: gather_rows with the weights (rows' gradient), combine_weights_backward, grouped_gemm (ragged_k for the experts' weights),
  * combine_rows without weights (dx), router_backward, gemm. */
 enum { LOOM_ROUTER_EXPERTS_MAX = 1024, LOOM_ROUTER_CHOICES_MAX = 64 };
 
 /* How tokens choose; the same in forward and backward. */
 typedef struct loom_router_rule {
     int64_t experts, top_k;
-    int64_t groups,
-        groups_kept;   /* group-limited: only the groups_kept groups whose two best (score + bias) sum highest; 0 or 1, 1: no groups */
+    /* Group-limited: only the groups_kept groups whose two best (score + bias) sum highest; 0 or 1, 1: no groups. */
+    int64_t groups, groups_kept;
     bool sigmoid;      /* score = sigmoid(logit), else softmax over all experts */
     bool normalise;    /* kept scores divided by their sum */
     float route_scale; /* of the weights; 0: 1 */

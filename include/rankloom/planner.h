@@ -142,8 +142,8 @@ LOOM_API loom_status loom_prediction_describe(const loom_plan_request *request, 
                                               char **text);
 /* Rank, coordinates and place of every rank of a layout, and the ranks of every kind of group. */
 LOOM_API loom_status loom_plan_map(const loom_plan_request *request, const loom_layout *layout, char **text);
-/* "tp=8,pp=16,mbs=2" as a layout for the ranks of the request: what is not said is what loom_layout_default() and the train section have.
- */
+/* "tp=8,pp=16,mbs=2" as a layout for the ranks of the request: what is not said is what loom_layout_default() and the train section
+ * have. */
 LOOM_API loom_status loom_plan_layout(const loom_plan_request *request, const char *text, loom_layout *layout);
 /* Why `layout` ("tp=16,pp=2") is not the plan: broken rules, or where memory ends, or what it would cost. */
 LOOM_API loom_status loom_plan_explain(const loom_plan_request *request, const char *layout, char **text);

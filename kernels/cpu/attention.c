@@ -76,8 +76,8 @@ static void open_panel(const attention *t, query_panel *p, int64_t b, int64_t h,
     p->tags = tags_of(p->position, documents ? p->document : NULL, p->count);
 }
 
-/* Scores become exp(score - largest so far); what was summed before shrinks by exp(old largest - new). Says whether anything has to shrink.
- */
+/* Scores become exp(score - largest so far); what was summed before shrinks by exp(old largest - new). Says whether anything has to
+ * shrink. */
 LOOM_INLINE bool softmax_lanes(query_panel *p, float *scores, float *shrink, int lane, int64_t keys)
 {
     vf old = vf_load(p->largest + lane), largest = old, sum = vf_set(0);

@@ -1,6 +1,7 @@
 /* Attention backward from o and lse, blocked. A task is one key/value head of one sequence and a range of its keys, which it takes span by
- * span: a span's k, v, dk and dv stay in the second cache while all queries pass, block by block. With P = exp(S - lse) and delta = sum(do
- * o): dv = P' do,  dP = do v',  dS = P (dP - delta),  dq = scale dS k,  dk = scale dS' q. */
+ * span: a span's k, v, dk and dv stay in the second cache while all queries pass, block by block. With P = exp(S - lse)
+ * and delta = sum(do o):
+ *   dv = P' do,  dP = do v',  dS = P (dP - delta),  dq = scale dS k,  dk = scale dS' q. */
 #include "kernels/cpu/block.h"
 
 enum { KEYS = 64, SPAN_BLOCKS = 8, SPAN = SPAN_BLOCKS * KEYS, PANELS = 2 * 16 / LANES, QUERIES = PANELS * PANEL };
@@ -17,8 +18,8 @@ typedef struct backward {
     size_t scratch_bytes;
 } backward;
 
-/* Natural rows are padded to `width`; transposed copies are [K][QUERIES]. Scores and their gradients are transposed too: [KEYS][QUERIES].
- */
+/* Natural rows are padded to `width`; transposed copies are [K][QUERIES]. Scores and their gradients are transposed too:
+ * [KEYS][QUERIES]. */
 typedef struct scratch {
     float *k, *v, *dk, *dv; /* of the span: [SPAN][width]; k is scaled */
     int32_t k_position[SPAN];
