@@ -33,15 +33,10 @@ static loom_status library_gemm(loom_kernels *kernels, const loom_gemm_args *a, 
     return status == LOOM_OK ? cpu->gemm_library->run(cpu, cpu->gemm_state, a) : status;
 }
 
-static int64_t stride_or(int64_t stride, int64_t tight)
-{
-    return stride ? stride : tight;
-}
-
 loom_gemm_args loom_cpu_product_of_group(const loom_grouped_gemm_args *a, int64_t group)
 {
-    int64_t first = a->offset_G1[group], rows = a->offset_G1[group + 1] - first, lda = stride_or(a->lda, a->ragged_k ? a->m : a->k);
-    int64_t ldb = stride_or(a->ldb, a->transpose_b ? a->k : a->n), ldc = stride_or(a->ldc, a->n);
+    int64_t first = a->offset_G1[group], rows = a->offset_G1[group + 1] - first, lda = or_tight(a->lda, a->ragged_k ? a->m : a->k);
+    int64_t ldb = or_tight(a->ldb, a->transpose_b ? a->k : a->n), ldc = or_tight(a->ldc, a->n);
 
     if (a->ragged_k)
         return (loom_gemm_args){.c_MN = a->c + group * a->stride_c,

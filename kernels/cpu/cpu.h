@@ -43,6 +43,12 @@ void loom_cpu_close(loom_kernels *kernels);
 /* Scratch memory for one operation, aligned to 64, contents unknown. The next call takes it back. */
 loom_status loom_cpu_workspace(loom_cpu *cpu, size_t bytes, void **workspace);
 
+/* An argument of 0 stands for its default; of a stride that is rows side by side. */
+static inline int64_t or_tight(int64_t stride, int64_t tight)
+{
+    return stride ? stride : tight;
+}
+
 /* LOOM_E_INVALID if one of rows[count] is not a row of a table of `table_rows`. rows may be NULL: nothing to check. */
 loom_status loom_cpu_check_rows(const char *operation, const int32_t *rows, int64_t count, int64_t table_rows);
 

@@ -22,9 +22,4 @@ static inline int64_t row_grain(int64_t width)
     return width >= GRAIN_ELEMENTS ? 1 : GRAIN_ELEMENTS / (width > 0 ? width : 1);
 }
 
-static inline int64_t or_tight(int64_t stride, int64_t tight)
-{
-    return stride ? stride : tight;
-}
-
 #endif
