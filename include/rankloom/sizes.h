@@ -97,7 +97,7 @@ typedef struct loom_cp_shape {
     int64_t heads, kv_heads, group_heads, group_kv_heads, head_dim; /* of this tp rank, and of it between the exchanges */
 } loom_cp_shape;
 /* Whether `parts` ranks of an all-to-all can share these heads: each gets whole ones, and all that read one kv head have it. */
-LOOM_API bool loom_cp_heads_split(int64_t heads, int64_t kv_heads, int parts);
+LOOM_API bool loom_cp_heads_split(int64_t heads, int64_t kv_heads, int64_t parts);
 /* Ranks of the all-to-all of a kind over `size` ranks; a hybrid takes the most that the heads allow. */
 LOOM_API int loom_cp_inner(loom_cp_kind kind, int size, int64_t heads, int64_t kv_heads);
 LOOM_API void loom_cp_shape_of(loom_cp_kind kind, int size, int inner, int64_t batch, int64_t seq, int64_t heads, int64_t kv_heads, int64_t head_dim,

@@ -1,6 +1,6 @@
 /* The rule checker: what a layout has to satisfy before any memory is allocated. One function a rule (include/rankloom/layout.h lists
  * them); each says what was asked and the nearest that works. All broken rules are reported, not the first. */
-#include <rankloom/layout.h>
+#include <rankloom/sizes.h>
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -429,9 +429,7 @@ static void check_positions(rule_check *check)
 /* Whether `parts` ranks of an all-to-all and tp can share the heads between them. */
 static bool heads_split(const loom_model *model, int64_t parts, int tp)
 {
-    int64_t ways = parts * tp, kv = model->kv_heads;
-
-    return model->heads % ways == 0 && (kv % ways == 0 || ways % kv == 0);
+    return loom_cp_heads_split(model->heads, model->kv_heads, parts * tp);
 }
 
 /* From one rank of cp to the next. */

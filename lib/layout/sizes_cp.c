@@ -1,7 +1,7 @@
 /* Sizes of context parallelism's buffers. */
 #include <rankloom/sizes.h>
 
-bool loom_cp_heads_split(int64_t heads, int64_t kv_heads, int parts)
+bool loom_cp_heads_split(int64_t heads, int64_t kv_heads, int64_t parts)
 {
     return heads % parts == 0 && (kv_heads % parts == 0 || parts % kv_heads == 0);
 }
