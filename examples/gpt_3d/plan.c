@@ -70,31 +70,6 @@ typedef struct verdict {
 } verdict;
 
 /* Collective: whatever happened on rank 0, the others hear of it. */
-static loom_status share(gpt_run *run, loom_comm *world, verdict *v)
-{
-    loom_device *device = loom_comm_device(world);
-    loom_stream *stream = NULL;
-    void *buffer = NULL;
-    loom_status status = loom_stream_open(device, LOOM_STREAM_INLINE, "plan", &stream);
-
-    if (status == LOOM_OK)
-        status = loom_alloc(device, sizeof *v, LOOM_MEM_OTHER, &buffer);
-    if (status == LOOM_OK)
-        status = loom_stream_copy(stream, buffer, v, sizeof *v);
-    if (status == LOOM_OK)
-        status = loom_broadcast(world, buffer, sizeof *v, LOOM_U8, 0, stream);
-    if (status == LOOM_OK)
-        status = loom_stream_copy(stream, v, buffer, sizeof *v);
-    if (status == LOOM_OK)
-        status = loom_stream_wait(stream);
-    loom_free(device, buffer);
-    loom_stream_close(stream);
-    if (status == LOOM_OK && v->status < 0)
-        status = loom_fail((loom_status)v->status, "%s", v->message);
-    run->layout = v->layout;
-    return status;
-}
-
 static loom_status plan_with(gpt_run *run, loom_comm *world, loom_topology *topology, loom_status status)
 {
     verdict *v = calloc(1, sizeof *v);
@@ -109,7 +84,10 @@ static loom_status plan_with(gpt_run *run, loom_comm *world, loom_topology *topo
             snprintf(v->message, sizeof v->message, "%s", loom_last_error());
         v->layout = run->layout;
     }
-    status = share(run, world, v);
+    status = loom_comm_broadcast_host(world, v, sizeof *v, 0);
+    if (status == LOOM_OK && v->status < 0)
+        status = loom_fail((loom_status)v->status, "%s", v->message);
+    run->layout = v->layout;
     free(v);
     return status;
 }
