@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-int64_t loom_ep_room(const loom_ep *ep, const loom_moe *moe)
+/* Of an expert, for a sequence. */
+static int64_t room_of_expert(const loom_ep *ep, const loom_moe *moe)
 {
     double share = ep->config.capacity_factor * (double)(ep->shape.whole * moe->top_k) / (double)moe->experts;
 
@@ -80,19 +81,18 @@ static void serve_sequence(const loom_ep *ep, loom_moe_record *r, int64_t sequen
 
 static void serve(const loom_ep *ep, const loom_moe *moe, loom_moe_record *r)
 {
-    int64_t room[LOOM_ROUTER_EXPERTS_MAX];
+    int64_t room[LOOM_ROUTER_EXPERTS_MAX], each = room_of_expert(ep, moe);
 
     for (int64_t b = 0; b < ep->shape.sequences; b++) {
         for (int64_t e = 0; e < moe->experts; e++)
-            room[e] = loom_ep_room(ep, moe);
+            room[e] = each;
         serve_sequence(ep, r, b, room);
     }
 }
 
 /* What this rank's tokens chose, before anything is dropped. */
-static void count_choices(loom_ep *ep, loom_moe_record *r, const int32_t *chosen)
+static void count_choices(loom_moe_record *r, const int32_t *chosen)
 {
-    (void)ep;
     memset(r->chosen, 0, (size_t)r->experts * sizeof *r->chosen);
     for (int64_t i = 0; i < r->tokens * r->top_k; i++)
         if (chosen[i] >= 0)
@@ -114,7 +114,7 @@ loom_status loom_ep_drop(loom_ep *ep, const loom_moe *moe, loom_moe_record *r)
     if (loom_device_get_kind(ep->device) == LOOM_DRY)
         return LOOM_OK;
     mine = r->tokens ? choices_of_row(ep, r, cp_rank, own.begin) : r->host_choices;
-    count_choices(ep, r, mine);
+    count_choices(r, mine);
     serve(ep, moe, r);
     LOOM_TRY(loom_stream_copy(ep->compute, r->kept_TK, mine, (size_t)(r->tokens * r->top_k) * sizeof *mine));
     return loom_stream_wait(ep->compute);

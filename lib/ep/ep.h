@@ -97,7 +97,6 @@ loom_status loom_ep_reserve(loom_ep *ep, loom_ep_buffer *buffer, int64_t count, 
 
 /* capacity.c: record->kept_TK from ids_TK. Collective over tp and cp. */
 loom_status loom_ep_drop(loom_ep *ep, const loom_moe *moe, loom_moe_record *record);
-int64_t loom_ep_room(const loom_ep *ep, const loom_moe *moe); /* of an expert, for a sequence */
 int64_t loom_ep_choices_count(const loom_ep *ep, int64_t top_k); /* of record->all_choices */
 
 /* exchange.c. record->kept_TK sorted by expert, and counted. */
@@ -122,6 +121,7 @@ loom_status loom_ep_compute_after_comm(loom_ep *ep);
 loom_status loom_ep_gather(loom_ep *ep, loom_comm *comm, loom_dtype dtype, int64_t width, const void *from, loom_ep_rows all, void *to);
 loom_status loom_ep_scatter(loom_ep *ep, loom_comm *comm, int64_t width, const float *from, loom_ep_rows all, float *to);
 loom_status loom_ep_sum_parts(loom_ep *ep, int parts, int64_t count, float *to);
+void loom_ep_offsets(const size_t *counts, int size, size_t *offsets);          /* where each of `size` begins */
 int64_t loom_ep_arrived_rows(const loom_ep *ep, const loom_moe_record *record); /* at this rank over ep */
 float *loom_ep_by_source(const loom_ep *ep);                                    /* where rows lie by source rank, those of all etp ranks */
 

@@ -100,7 +100,7 @@ fail:
     return status;
 }
 
-static void offsets_of(const size_t *counts, int size, size_t *offsets)
+void loom_ep_offsets(const size_t *counts, int size, size_t *offsets)
 {
     size_t at = 0;
 
@@ -129,9 +129,9 @@ static void read_tables(loom_ep *ep, loom_moe_record *r)
     }
     for (int rank = 0; rank < ep->etp_size; rank++)
         r->of_etp[rank] = sum_of(r->host_tables + rank * r->experts, r->experts);
-    offsets_of(r->sent, ep->ep_size, r->sent_at);
-    offsets_of(r->received, ep->ep_size, r->received_at);
-    offsets_of(r->of_etp, ep->etp_size, r->of_etp_at);
+    loom_ep_offsets(r->sent, ep->ep_size, r->sent_at);
+    loom_ep_offsets(r->received, ep->ep_size, r->received_at);
+    loom_ep_offsets(r->of_etp, ep->etp_size, r->of_etp_at);
     for (int64_t e = 0; e < here; e++) {
         r->host_rows_E1[e + 1] = r->host_rows_E1[e];
         for (int64_t source = 0; source < (int64_t)ep->ep_size * ep->etp_size; source++)

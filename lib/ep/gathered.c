@@ -124,14 +124,14 @@ static void read_tokens(const loom_ep *ep, loom_moe_record *r)
     for (int i = 0; i < ep->ep_size; i++) {
         r->sent[i] = (size_t)r->tokens;
         r->received[i] = (size_t)of_ep[i];
-        r->received_at[i] = i == 0 ? 0 : r->received_at[i - 1] + r->received[i - 1];
     }
     for (int i = 0; i < ep->etp_size; i++) {
         r->of_etp[i] = 0;
         for (int j = 0; j < ep->ep_size; j++)
             r->of_etp[i] += (size_t)r->host_tables[i * ep->ep_size + j];
-        r->of_etp_at[i] = i == 0 ? 0 : r->of_etp_at[i - 1] + r->of_etp[i - 1];
     }
+    loom_ep_offsets(r->received, ep->ep_size, r->received_at);
+    loom_ep_offsets(r->of_etp, ep->etp_size, r->of_etp_at);
 }
 
 /* With room to grow. */
