@@ -50,6 +50,12 @@ static void must(loom_status status)
     }
 }
 
+_Noreturn static void refuse(const char *word)
+{
+    fprintf(stderr, "bench: what is %s?\n", word);
+    exit(2);
+}
+
 static double now_s(void)
 {
     struct timespec t;
@@ -88,7 +94,7 @@ static loom_cp_kind kind_of(const char *name)
     for (int kind = LOOM_CP_RING; kind <= LOOM_CP_HYBRID; kind++)
         if (strcmp(name, loom_cp_kind_name((loom_cp_kind)kind)) == 0)
             return (loom_cp_kind)kind;
-    return LOOM_CP_RING;
+    refuse(name);
 }
 
 static void open_attention(job *j)
@@ -137,11 +143,18 @@ static loom_status experts_backward(job *j)
     return status == LOOM_OK ? loom_moe_combine_backward(j->experts, j->record, j->buffer[1], false) : status;
 }
 
+static loom_ep_dispatcher dispatcher_of(const char *name)
+{
+    for (int i = 0; i < LOOM_EP_DISPATCHERS; i++)
+        if (strcmp(name, loom_ep_dispatcher_name((loom_ep_dispatcher)i)) == 0)
+            return (loom_ep_dispatcher)i;
+    refuse(name);
+}
+
 static void open_experts(job *j)
 {
     bench *b = j->b;
-    bool gathers = strcmp(b->variant, loom_ep_dispatcher_name(LOOM_EP_ALLGATHER)) == 0;
-    loom_ep_config config = {.dispatcher = gathers ? LOOM_EP_ALLGATHER : LOOM_EP_ALLTOALL};
+    loom_ep_config config = {.dispatcher = dispatcher_of(b->variant)};
 
     j->moe = (loom_moe){.experts = b->experts, .top_k = b->top_k, .ffn = b->ffn, .normalise_top_k = true, .groups = 1, .groups_kept = 1, .route_scale = 1};
     j->local = j->tokens / b->launch.size;
@@ -260,10 +273,8 @@ static void parse(int argc, char **argv, bench *b)
             b->variant = argv[i + 1];
         else if (strcmp(argv[i], "--seconds") == 0)
             b->seconds = atof(argv[i + 1]);
-        else if (!known) {
-            fprintf(stderr, "bench: what is %s?\n", argv[i]);
-            exit(2);
-        }
+        else if (!known)
+            refuse(argv[i]);
     }
 }
 
