@@ -264,7 +264,7 @@ static loom_status check_arithmetic(const loom_model *model)
     return LOOM_OK;
 }
 
-/* What this trainer cannot run although the layout is legal. */
+/* A legal layout that this trainer can run. */
 static loom_status check_layout(gpt_run *run, int world)
 {
     TRY(loom_layout_check(&run->layout, &run->model, world));

@@ -192,7 +192,7 @@ static loom_status agree_on_zero(loom_monitor *m, double *zero_s)
         return loom_fail(LOOM_E_MEMORY, "no memory to merge the traces of %d ranks", ranks);
     LOOM_TRY(loom_barrier(world, "trace", m->stream));
     LOOM_TRY(loom_stream_wait(m->stream));
-    mine = all[rank] = (hello){loom_now_s(), earliest(&m->trace)};
+    mine = (hello){loom_now_s(), earliest(&m->trace)};
     LOOM_TRY(loom_comm_gather_host(world, &mine, all, sizeof mine));
     for (int r = 0; r < ranks; r++)
         first_s = fmin(first_s, all[r].first_s + offset_of(all, r));
