@@ -202,3 +202,24 @@ void cover_pairs(layout_list *list, uint64_t seed, int *count)
         swap(&list->at[*count], &list->at[best]);
     }
 }
+
+/* --- by world ----------------------------------------------------------------------------------------------------------------- */
+
+static int by_world(const void *a, const void *b)
+{
+    return loom_layout_world(a) - loom_layout_world(b);
+}
+
+void sort_by_world(loom_layout *layouts, int count)
+{
+    qsort(layouts, (size_t)count, sizeof *layouts, by_world);
+}
+
+int same_world(const loom_layout *layouts, int most)
+{
+    int count = 1;
+
+    while (count < most && loom_layout_world(&layouts[count]) == loom_layout_world(layouts))
+        count++;
+    return count;
+}

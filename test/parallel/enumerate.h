@@ -17,4 +17,8 @@ void layout_list_free(layout_list *list);
 /* Reorders the list so that its first *count layouts hold every pair of feature values that any layout of the list has (greedy, seeded). */
 void cover_pairs(layout_list *list, uint64_t seed, int *count);
 
+/* Layouts of as many ranks come to lie together; and how many of the first `most` have as many as the first. */
+void sort_by_world(loom_layout *layouts, int count);
+int same_world(const loom_layout *layouts, int most);
+
 #endif

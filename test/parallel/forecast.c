@@ -249,11 +249,6 @@ static void dry_ranks_do_as_forecast(void **state)
     }
 }
 
-static int by_world(const void *a, const void *b)
-{
-    return loom_layout_world(a) - loom_layout_world(b);
-}
-
 /* Of layouts with experts those whose loads can be known afterwards. */
 static void keep_known(layout_list *list)
 {
@@ -269,14 +264,11 @@ static void keep_known(layout_list *list)
 
 static void check_layouts(loom_layout *layouts, int count)
 {
-    qsort(layouts, (size_t)count, sizeof *layouts, by_world);
+    sort_by_world(layouts, count);
     for (int done = 0; done < count; done += batch_count) {
-        int world = loom_layout_world(&layouts[done]);
-
         batch = &layouts[done];
-        for (batch_count = 1; batch_count < BATCH && done + batch_count < count && loom_layout_world(&batch[batch_count]) == world;)
-            batch_count++;
-        on_ranks_with(&(rank_options){.deadline_s = 40 + 20 * batch_count}, world, check_batch);
+        batch_count = same_world(batch, count - done < BATCH ? count - done : BATCH);
+        on_ranks_with(&(rank_options){.deadline_s = 40 + 20 * batch_count}, loom_layout_world(batch), check_batch);
     }
 }
 

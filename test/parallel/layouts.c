@@ -152,25 +152,16 @@ static void check_batch(loom_comm *world, loom_stream *stream)
     }
 }
 
-static int by_world(const void *a, const void *b)
-{
-    return loom_layout_world(a) - loom_layout_world(b);
-}
-
 /* Ranks are forked once for several layouts of their number: the GEMM library compiles its kernels anew in each process. */
 static void check_layouts(loom_layout *layouts, int count)
 {
-    qsort(layouts, (size_t)count, sizeof *layouts, by_world);
+    sort_by_world(layouts, count);
     for (int done = 0; done < count; done += batch_count) {
-        int world = loom_layout_world(&layouts[done]);
-
         batch = &layouts[done];
-        for (batch_count = 1; batch_count < BATCH && done + batch_count < count && loom_layout_world(&batch[batch_count]) == world;
-             batch_count++)
-            ;
+        batch_count = same_world(batch, count - done < BATCH ? count - done : BATCH);
         on_ranks_with(&(rank_options){.deadline_s = (40 + 20 * batch_count) * settings.patience,
                                       .comm_deadline_s = 20 * settings.patience,
-                                      .device = settings.device}, world, check_batch);
+                                      .device = settings.device}, loom_layout_world(batch), check_batch);
     }
 }
 
