@@ -56,6 +56,7 @@ loom_node *loom_node_new(loom_config *config, loom_node_kind kind, int line, int
         node->line = line;
         node->column = column;
         node->size = 1;
+        node->height = kind == LOOM_NODE_LIST || kind == LOOM_NODE_MAP;
     }
     return node;
 }
@@ -73,6 +74,8 @@ bool loom_node_append(loom_config *config, loom_node *parent, const char *key, i
         parent->capacity = capacity;
     }
     parent->entries[parent->count++] = (loom_entry){key, value, line, column};
+    if (parent->height <= value->height)
+        parent->height = value->height + 1;
     return true;
 }
 

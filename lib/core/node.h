@@ -24,6 +24,7 @@ struct loom_node {
     uint32_t *slots; /* of a large map that is complete: its keys by hash, entry index + 1; NULL: it is searched from the front */
     uint32_t slot_mask;
     uint32_t size; /* nodes that a walk over it visits, itself included; aliases count each time. Set by the YAML reader. */
+    int height;    /* lists and maps on the longest way down, itself included: 0 for a scalar. What an alias stands for counts. */
 };
 
 struct loom_config {

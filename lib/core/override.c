@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-/* Reads the text behind '=' as YAML. */
-static loom_status read_value(loom_config *config, const char *assignment, const char *value, loom_node **node)
+/* Reads the text behind '=' as YAML; it will lie `levels` maps deep, and the bound on nesting holds for the whole. */
+static loom_status read_value(loom_config *config, const char *assignment, const char *value, int levels, loom_node **node)
 {
     loom_problems problems = {.count = 0};
     loom_status status = loom_yaml_read(config, assignment, value, strlen(value), &loom_file_limits, &problems, node);
@@ -13,7 +13,11 @@ static loom_status read_value(loom_config *config, const char *assignment, const
         loom_problems_free(&problems);
         return status;
     }
-    return loom_problems_finish(&problems, loom_config_source(config));
+    if ((status = loom_problems_finish(&problems, loom_config_source(config))) < 0)
+        return status;
+    if (levels + (*node)->height > loom_file_limits.depth)
+        return loom_fail(LOOM_E_INVALID, "%s: lists and maps inside one another more than %d deep", assignment, loom_file_limits.depth);
+    return LOOM_OK;
 }
 
 /* A copy of `map` that may be changed without changing what shares it through an alias. */
@@ -78,12 +82,12 @@ static loom_status descend(loom_config *config, const char *assignment, const ch
     return *map ? LOOM_OK : no_memory(assignment);
 }
 
-/* Bytes of the path before '=', which is keys with a dot between them; 0 if it is not that. */
-static size_t path_length(const char *assignment)
+/* Bytes of the path before '=', which is keys with a dot between them, and how many keys; 0 if it is not that. */
+static size_t path_length(const char *assignment, int *keys)
 {
     const char *at = assignment;
 
-    for (;; at++) {
+    for (*keys = 1;; at++, ++*keys) {
         size_t key = strcspn(at, ".=");
         at += key;
         if (key == 0 || !*at)
@@ -95,7 +99,8 @@ static size_t path_length(const char *assignment)
 
 loom_status loom_config_override(loom_config *config, const char *assignment)
 {
-    size_t length = path_length(assignment);
+    int keys;
+    size_t length = path_length(assignment, &keys);
     loom_node *value, *map, *top;
     loom_status status;
 
@@ -105,7 +110,7 @@ loom_status loom_config_override(loom_config *config, const char *assignment)
     assignment = loom_arena_copy(&config->arena, assignment, strlen(assignment));
     if (!path || !assignment)
         return loom_fail(LOOM_E_MEMORY, "no memory for an assignment");
-    if ((status = read_value(config, assignment, assignment + length + 1, &value)) < 0)
+    if ((status = read_value(config, assignment, assignment + length + 1, keys, &value)) < 0)
         return status;
     if ((status = descend(config, assignment, "the file", 8, config->root, &top)) < 0)
         return status;

@@ -226,11 +226,15 @@ static bool take_scalar(yaml *y, const yaml_event_t *event)
     return remember_anchor(y, event->data.scalar.anchor, node, event->start_mark) && place(y, node);
 }
 
-static bool stop_depth(yaml *y, yaml_mark_t mark)
+/* Whether `more` levels fit below where we are; else the end of the reading. */
+static bool count_levels(yaml *y, yaml_mark_t mark, int more)
 {
+    int deepest = y->limits->depth < DEEPEST ? y->limits->depth : DEEPEST;
     loom_text text = {0};
 
-    loom_text_add(&text, "lists and maps inside one another more than %d deep", y->depth);
+    if (more <= deepest - y->depth)
+        return true;
+    loom_text_add(&text, "lists and maps inside one another more than %d deep", deepest);
     return stop_text(y, mark, &text);
 }
 
@@ -242,9 +246,7 @@ static bool open_container(yaml *y, loom_node_kind kind, const yaml_char_t *name
         return stop(y, mark, "a tag (!…); types follow from the field here");
     if (awaits_key(y))
         return stop(y, mark, "a list or map as a key");
-    if (y->depth == DEEPEST || y->depth >= y->limits->depth)
-        return stop_depth(y, mark);
-    loom_node *node = new_node(y, kind, mark);
+    loom_node *node = count_levels(y, mark, 1) ? new_node(y, kind, mark) : NULL;
     if (!node || !remember_anchor(y, name, node, mark))
         return false;
     node->size = 0; /* still open: an alias to it would have no end */
@@ -326,9 +328,10 @@ static bool take_alias(yaml *y, const yaml_event_t *event)
     for (int i = y->n_anchors; i-- > 0;) {
         if (strcmp(y->anchors[i].name, name))
             continue;
-        if (!y->anchors[i].node->size)
+        loom_node *meant = y->anchors[i].node;
+        if (!meant->size)
             return stop(y, event->start_mark, "an alias inside what it stands for has no end");
-        return count_nodes(y, event->start_mark, y->anchors[i].node->size) && place(y, y->anchors[i].node);
+        return count_nodes(y, event->start_mark, meant->size) && count_levels(y, event->start_mark, meant->height) && place(y, meant);
     }
     loom_text_add(&text, "alias *");
     loom_text_add_shown(&text, name);

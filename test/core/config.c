@@ -183,6 +183,28 @@ static void nesting_above_64_is_refused_at_its_65th_level(void **state)
     free(text);
 }
 
+/* The bound is on what a walk meets: 40 levels that an alias stands for, inside n of its own. */
+static void levels_behind_an_alias_count(void **state)
+{
+    enum { BEHIND = 40 };
+    char text[256];
+    loom_config *config;
+
+    (void)state;
+    for (int inside = 23; inside <= 24; inside++) { /* and the map at the top is one level */
+        char *at = text + sprintf(text, "a: &a ");
+        at += sprintf(at, "%.*s%.*s\nb: ", BEHIND, "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[", BEHIND, "]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]");
+        sprintf(at, "%.*s*a%.*s\n", inside, "[[[[[[[[[[[[[[[[[[[[[[[[", inside, "]]]]]]]]]]]]]]]]]]]]]]]]");
+        loom_status status = loom_config_parse("f", text, strlen(text), &config);
+        if (inside == 24) {
+            assert_refused(status, LOOM_E_INVALID, "f:2:28: lists and maps", "64 deep");
+        } else {
+            assert_ok(status);
+            loom_config_free(config);
+        }
+    }
+}
+
 static void a_tab_as_indentation_is_named(void **state)
 {
     (void)state;
@@ -315,6 +337,7 @@ int main(void)
         cmocka_unit_test(a_large_merge_finds_every_key),
         cmocka_unit_test(an_alias_bomb_is_refused_where_it_passes_the_bound),
         cmocka_unit_test(nesting_above_64_is_refused_at_its_65th_level),
+        cmocka_unit_test(levels_behind_an_alias_count),
         cmocka_unit_test(a_tab_as_indentation_is_named),
         cmocka_unit_test(references_of_other_tools_are_refused),
         cmocka_unit_test(other_oddities_of_yaml_are_refused),

@@ -213,6 +213,13 @@ static void wrong_overrides_are_named(void **state)
         assert_refused(loom_config_override(config, bad[i]), LOOM_E_INVALID, "train.lr=3e-3");
     assert_refused(loom_config_override(config, "train.lr.x=1"), LOOM_E_INVALID, "train.lr.x=1: train.lr is 1, so nothing can be set inside it");
     assert_refused(loom_config_override(config, "train.lr=[1"), LOOM_E_INVALID, "train.lr=[1: ");
+    char deep[2 * 65 + 8] = "a"; /* 64 maps are the most: 62 and a list of one list fit */
+    for (int key = 1; key < 62; key++)
+        strcat(deep, ".a");
+    strcat(deep, "=[[]]");
+    assert_ok(loom_config_override(config, deep));
+    strcpy(strchr(deep, '='), "=[[[]]]");
+    assert_refused(loom_config_override(config, deep), LOOM_E_INVALID, "[[[]]]: lists and maps", "64 deep");
     assert_ok(loom_config_override(config, "train.lr=4k"));
     assert_ok(loom_config_override(config, "train.lrr=4"));
     assert_ok(loom_reader_open(config, &reader));
