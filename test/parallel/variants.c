@@ -1,4 +1,4 @@
-/* What a run may ask for besides its layout: packed documents, sequences of any length, dropped choices, another dispatcher of tokens. What one rank
+/* What a run may ask for besides its layout: packed documents, sequences of any length, an odd vocabulary, dropped choices, another dispatcher of tokens. What one rank
  * makes of it, every layout makes; padding and the dispatcher change nothing; documents packed into one sequence give what each gives alone; and every
  * layout chooses the same experts. */
 #include "check.h"
@@ -255,6 +255,37 @@ static void documents_of_one_token_have_no_loss(void **state)
     assert_true(results[0].loss[0] == 0 && results[0].grad_norm[0] == 0);
 }
 
+/* --- a vocabulary that no degree divides -------------------------------------------------------------------------------------------------- */
+
+static const loom_layout splits[] = {
+    {.tp = 2},
+    {.tp = 4, .sequence_parallel = true},
+    {.tp = 2, .pp = 2, .dp = 2, .zero = 1},
+    {.tp = 4, .pp = 2, .sequence_parallel = true, .zero = 1},
+};
+
+/* Tied and not: the embedding and the head have padding rows on the last rank, which no token, softmax, norm or update may meet. */
+static void an_odd_vocabulary_is_the_same_in_every_layout(void **state)
+{
+    static const char *const models[] = {"gpt2_tiny", "llama_tiny"};
+
+    (void)state;
+    for (int m = 0; m < 2; m++) {
+        open_truth_run(models[m]);
+        run->init[0] = '\0';
+        run->train.seed = 7;
+        run->model.vocab = 131;
+        use_layout((loom_layout){0});
+        train_into(0);
+        for (size_t i = 0; i < sizeof splits / sizeof *splits; i++) {
+            use_layout(splits[i]);
+            train_into(1);
+            compare();
+        }
+        close_run();
+    }
+}
+
 /* --- experts ------------------------------------------------------------------------------------------------------------------------------- */
 
 static const loom_layout folds[] = {
@@ -418,6 +449,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(uneven_documents_are_the_same_in_every_layout),
+        cmocka_unit_test(an_odd_vocabulary_is_the_same_in_every_layout),
         cmocka_unit_test(one_document_over_all_shards),
         cmocka_unit_test(documents_of_one_token_have_no_loss),
         cmocka_unit_test(the_gathering_dispatcher_meets_the_fixtures),
