@@ -31,9 +31,21 @@ typedef struct loom_rehearsed_stage {
     double reduction_s;                       /* of gradients, exposed, behind that */
 } loom_rehearsed_stage;
 
+/* Why a disturbed step is longer than the undisturbed one, told on the stage whose own passes grew most:
+ * passes_s + links_s - hidden_s + behind_s is the difference of the two steps. */
+typedef struct loom_slowdown {
+    int stage;
+    double passes_s;      /* longer computing of its passes */
+    double links_s;       /* longer exposed communication in them */
+    double hidden_s;      /* of these, in waits that the stage had anyway; negative: it waits so much longer for others */
+    double behind_s;      /* reduction, optimizer and allowance, and what other stages add after its last pass */
+    double compute_share; /* of the undisturbed step that the stage computes: times factor - 1, the most that one slow rank can cost */
+} loom_slowdown;
+
 typedef struct loom_rehearsal {
     double step_s;
     double undisturbed_s;            /* the same without handicaps and jitter */
+    loom_slowdown slowdown;          /* all zero when nothing is injected */
     double part_s[LOOM_TIME_PARTS];  /* of the busiest stage; sum to step_s */
     double bubble;                   /* idle over busy, of that stage's pipeline */
     int busiest;                     /* stage */

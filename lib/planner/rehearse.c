@@ -62,7 +62,7 @@ static loom_status run_blocks(loom_rehearsing *r, loom_rehearsal *out, double *e
 static loom_status run_undisturbed(loom_rehearsing *r, double *end_s, double *step_s)
 {
     loom_timeline line;
-    loom_status status = loom_rehearsing_run(r, -1, true, &line);
+    loom_status status = loom_rehearsing_run(r, LOOM_UNDISTURBED, true, &line);
 
     if (status < 0)
         return status;
@@ -73,9 +73,38 @@ static loom_status run_undisturbed(loom_rehearsing *r, double *end_s, double *st
     return LOOM_OK;
 }
 
+static double exposed_of(const loom_rehearsed_stage *s)
+{
+    return s->tp_s + s->cp_s + s->ep_s + s->dp_s;
+}
+
 static double busy_of(const loom_rehearsed_stage *s)
 {
-    return s->compute_s + s->tp_s + s->cp_s + s->ep_s + s->dp_s;
+    return s->compute_s + exposed_of(s);
+}
+
+/* `plain_end_s` [pp]: when the stages end undisturbed. */
+static loom_slowdown slowdown_of(const loom_rehearsing *r, const loom_rehearsal *h, const double *plain_end_s)
+{
+    loom_slowdown most = {0};
+    double most_s = 0;
+
+    for (int stage = 0; stage < h->stages; stage++) {
+        const loom_rehearsed_stage *now = &h->stage[stage];
+        loom_rehearsed_stage plain;
+        sum_actions(r, LOOM_UNDISTURBED, stage, &plain);
+        double grown_s = busy_of(now) - busy_of(&plain), later_s = now->end_s - plain_end_s[stage];
+        if (grown_s > most_s) {
+            most_s = grown_s;
+            most = (loom_slowdown){.stage = stage,
+                                   .passes_s = now->compute_s - plain.compute_s,
+                                   .links_s = exposed_of(now) - exposed_of(&plain),
+                                   .hidden_s = grown_s - later_s,
+                                   .behind_s = h->step_s - h->undisturbed_s - later_s,
+                                   .compute_share = plain.compute_s / h->undisturbed_s};
+        }
+    }
+    return most;
 }
 
 static void fill_stages(const loom_rehearsing *r, loom_rehearsal *out, const double *end_s, const int *block_of)
@@ -159,12 +188,12 @@ static loom_status tell_path(loom_rehearsing *r, int block, int stage, char **te
     return status;
 }
 
-static loom_status rehearse(loom_rehearsing *r, loom_rehearsal *out, double *end_s, int *block_of)
+/* `end_s` and `plain_end_s` [pp] begin as zeros. */
+static loom_status rehearse(loom_rehearsing *r, loom_rehearsal *out, double *end_s, double *plain_end_s, int *block_of)
 {
     loom_status status;
 
-    LOOM_TRY(run_undisturbed(r, end_s, &out->undisturbed_s));
-    memset(end_s, 0, (size_t)r->layout->pp * sizeof *end_s);
+    LOOM_TRY(run_undisturbed(r, plain_end_s, &out->undisturbed_s));
     LOOM_TRY(run_blocks(r, out, end_s, block_of));
     loom_step_end end = loom_rehearsing_end(r, end_s, true);
     out->step_s = end.step_s;
@@ -175,6 +204,7 @@ static loom_status rehearse(loom_rehearsing *r, loom_rehearsal *out, double *end
     for (int stage = 0; stage < r->layout->pp; stage++)
         out->actions += r->schedule->stage[stage].count;
     fill_stages(r, out, end_s, block_of);
+    out->slowdown = slowdown_of(r, out, plain_end_s);
     LOOM_TRY(split_step(r, out, &end, block_of[out->busiest]));
     LOOM_TRY(tell_path(r, block_of[end.stage], end.stage, &out->critical_path));
     return LOOM_OK;
@@ -188,7 +218,7 @@ loom_status loom_rehearse(const loom_rehearsal_request *request, loom_rehearsal 
     loom_rehearsing *r = malloc(sizeof *r);
     loom_rehearsal out = {0};
     size_t stages = (size_t)request->layout->pp;
-    double *end_s = calloc(stages, sizeof *end_s);
+    double *end_s = calloc(2 * stages, sizeof *end_s);
     int *block_of = calloc(stages, sizeof *block_of);
     loom_status status = LOOM_OK;
 
@@ -196,7 +226,7 @@ loom_status loom_rehearse(const loom_rehearsal_request *request, loom_rehearsal 
     if (!r || !end_s || !block_of || !out.stage)
         status = loom_fail(LOOM_E_MEMORY, "no memory for a rehearsal of %zu stages", stages);
     if (status == LOOM_OK && (status = loom_rehearsing_open(request, r)) == LOOM_OK) {
-        status = rehearse(r, &out, end_s, block_of);
+        status = rehearse(r, &out, end_s, end_s + stages, block_of);
         loom_rehearsing_close(r);
     }
     free(r);

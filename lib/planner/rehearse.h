@@ -43,7 +43,8 @@ typedef struct loom_rehearsing {
 loom_status loom_rehearsing_open(const loom_rehearsal_request *request, loom_rehearsing *r);
 void loom_rehearsing_close(loom_rehearsing *r);
 int loom_rehearsing_blocks(const loom_rehearsing *r);
-/* Block -1: nobody disturbed. `messages`: they take time. */
+enum { LOOM_UNDISTURBED = -1 }; /* as a block: a pipeline on which nothing is injected */
+/* `messages`: they take time. */
 loom_status loom_rehearsing_run(loom_rehearsing *r, int block, bool messages, loom_timeline *timeline);
 /* Seconds of an action by itself: computing, and exposed communication by axis, as it was run on that block. */
 void loom_rehearsing_action(const loom_rehearsing *r, int block, int stage, const loom_action *action, double *compute_us, double exposed_us[LOOM_EXPOSED]);

@@ -109,6 +109,24 @@ static void add_injected(loom_text *out, const loom_rehearsal_request *q)
         loom_text_add(out, "injected: jitter of %g %% on every action of every rank, seed %llu\n", 100 * q->jitter, (unsigned long long)q->seed);
 }
 
+static void add_slowdown(loom_text *out, const loom_rehearsal *h)
+{
+    const double SHOWN_S = 5e-5; /* four decimals */
+    const loom_slowdown *s = &h->slowdown;
+
+    loom_text_add(out, "why: on stage %d, which computes during %.1f %% of the undisturbed step, passes", s->stage, 100 * s->compute_share);
+    if (s->passes_s > 0)
+        loom_text_add(out, " compute %.4f s longer", s->passes_s);
+    if (s->links_s > 0)
+        loom_text_add(out, "%s communicate %.4f s longer", s->passes_s > 0 ? " and" : "", s->links_s);
+    loom_text_add(out, ";\n     ");
+    if (s->hidden_s > SHOWN_S)
+        loom_text_add(out, "%.4f s of that hide in waits that it had anyway, and ", s->hidden_s);
+    else if (s->hidden_s < -SHOWN_S)
+        loom_text_add(out, "it waits %.4f s more for other stages, and ", -s->hidden_s);
+    loom_text_add(out, "what follows takes %.4f s %s\n", fabs(s->behind_s), s->behind_s < 0 ? "less" : "more");
+}
+
 static void add_parts(loom_text *out, const loom_rehearsal *h)
 {
     loom_text_add(out, "the step as stage %d, the busiest, spends it:\n", h->busiest);
@@ -137,9 +155,11 @@ loom_status loom_rehearsal_describe(const loom_rehearsal_request *q, const loom_
 
     loom_text_add(&out, "%s on %d ranks: step %.4f s", loom_layout_describe(q->layout, line, sizeof line), loom_layout_world(q->layout), h->step_s);
     if (q->n_slow + q->n_slow_link > 0 || q->jitter > 0)
-        loom_text_add(&out, ", undisturbed %.4f s: %.1f %% longer", h->undisturbed_s, 100 * (h->step_s / h->undisturbed_s - 1));
+        loom_text_add(&out, ", undisturbed %.4f s: %.1f %% longer, %.1f %% less throughput", h->undisturbed_s, 100 * (h->step_s / h->undisturbed_s - 1), 100 * (1 - h->undisturbed_s / h->step_s));
     loom_text_add(&out, "\n");
     add_injected(&out, q);
+    if (h->slowdown.passes_s + h->slowdown.links_s > 0)
+        add_slowdown(&out, h);
     loom_text_add(&out, "%d pipeline%s of %lld actions", h->replicas, h->replicas == 1 ? "" : "s", (long long)h->actions);
     if (h->replicas_together > 1)
         loom_text_add(&out, ", each of %d dp ranks in lockstep", h->replicas_together);
@@ -153,6 +173,16 @@ loom_status loom_rehearsal_describe(const loom_rehearsal_request *q, const loom_
 
 /* --- JSON --------------------------------------------------------------------------------------------------------------------------- */
 
+static void add_slowdown_json(loom_text *out, const loom_slowdown *s)
+{
+    loom_text_add(out, "\"slowdown\":{\"stage\":%d,", s->stage);
+    loom_text_add_field(out, "passes_s", s->passes_s, ",");
+    loom_text_add_field(out, "links_s", s->links_s, ",");
+    loom_text_add_field(out, "hidden_s", s->hidden_s, ",");
+    loom_text_add_field(out, "behind_s", s->behind_s, ",");
+    loom_text_add_field(out, "compute_share", s->compute_share, "},");
+}
+
 loom_status loom_rehearsal_json(const loom_rehearsal_request *q, const loom_rehearsal *h, char **text)
 {
     loom_text out = {0};
@@ -163,6 +193,7 @@ loom_status loom_rehearsal_json(const loom_rehearsal_request *q, const loom_rehe
     loom_text_add(&out, ",\"ranks\":%d,", loom_layout_world(q->layout));
     loom_text_add_field(&out, "step_s", h->step_s, ",");
     loom_text_add_field(&out, "undisturbed_s", h->undisturbed_s, ",");
+    add_slowdown_json(&out, &h->slowdown);
     loom_text_add_field(&out, "bubble", h->bubble, ",");
     loom_text_add(&out, "\"busiest\":%d,\"pipelines\":%d,\"last_pipeline\":%d,\"breakdown\":{", h->busiest, h->replicas, h->last_replica);
     for (int i = 0; i < LOOM_TIME_PARTS; i++)

@@ -241,7 +241,7 @@ void loom_rehearsing_close(loom_rehearsing *r)
 
 typedef struct playing {
     const loom_rehearsing *r;
-    int block; /* -1: undisturbed */
+    int block; /* or LOOM_UNDISTURBED */
     bool messages;
 } playing;
 

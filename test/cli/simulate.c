@@ -84,6 +84,8 @@ static void without_pipeline_one_slow_rank_slows_all_by_its_factor(void **state)
     assert_near(after.undisturbed_s, before.step_s, 1e-12);
     assert_near(after.stage[0].compute_s, 1.3 * before.stage[0].compute_s, 1e-9);
     assert_near(after.stage[0].tp_s, before.stage[0].tp_s, 1e-12);
+    assert_near(after.slowdown.hidden_s, 0, 1e-9);
+    assert_near(after.slowdown.passes_s, 0.3 * after.slowdown.compute_share * before.step_s, 1e-9);
     assert_int_equal(after.last_replica, 2); /* rank 5 is tp 1 of dp 2 */
     assert_int_equal(after.timelines, 2);    /* three pipelines are alike */
     assert_non_null(strstr(after.critical_path, "rank 5 there computes 1.3 times as long"));
@@ -111,6 +113,39 @@ static void in_a_long_pipeline_the_slow_stage_sets_the_pace(void **state)
     assert_non_null(strstr(after.critical_path, "on stage 2; rank 17 there"));
     loom_rehearsal_free(&before);
     loom_rehearsal_free(&after);
+    loom_topology_free(c.topology);
+}
+
+/* 1F1B on even stages, p of them and m micro-batches: stage s waits for those behind it while it warms up and while it drains, (p-1-s) times a
+ * forward and a backward. A rank slower by less than forward over backward hides as many micro-batches' worth of its slowness in that, and the
+ * other m - (p-1-s) are seen: all of it on the last stage, least on the first. */
+static void in_1f1b_a_slow_stage_hides_as_many_micro_batches_as_it_warms_up(void **state)
+{
+    enum { P = 4, M = 16 };
+    static const loom_model even = {.name = "even", .layers = 32, .hidden = 4096, .heads = 32, .kv_heads = 8, .head_dim = 128, .ffn = 14336, .vocab = 64, .seq = 8192, .mlp = LOOM_SWIGLU};
+    rehearsal_case c;
+
+    open_case(&c, &even, 1, 2 * M, "tp=1,dp=2,pp=4,mbs=1,schedule=1f1b");
+    c.plan.set = (const char *const[]){"h100.link_gather_2=1e18", "h100.link_start=0", NULL}; /* messages take no time */
+    for (int s = 0; s < P; s++) {
+        const loom_handicap slow = {.rank = loom_layout_rank(&c.layout, (const int[4]){0, 0, 1, s}), .factor = 1.2};
+        loom_rehearsal plain = rehearsed(&c), h;
+        c.request.slow = &slow, c.request.n_slow = 1;
+        h = rehearsed(&c);
+        c.request.n_slow = 0;
+        double micro_batch = plain.stage[s].compute_s / M;
+        const loom_slowdown *why = &h.slowdown;
+        assert_int_equal(why->stage, s);
+        assert_near(why->passes_s, 0.2 * micro_batch * M, 1e-9);
+        /* the embedding makes stage 0 the busiest by a little: the others wait for it all along */
+        assert_near(why->hidden_s, 0.2 * micro_batch * (P - 1 - s) + plain.stage[0].compute_s - plain.stage[s].compute_s, 0.01 * micro_batch);
+        assert_near(why->compute_share, plain.stage[s].compute_s / plain.step_s, 1e-12);
+        assert_near(why->passes_s + why->links_s - why->hidden_s + why->behind_s, h.step_s - h.undisturbed_s, 1e-9);
+        assert_true(h.step_s / h.undisturbed_s - 1 <= 0.2 * why->compute_share + why->behind_s / h.undisturbed_s + 1e-9);
+        assert_near(plain.slowdown.passes_s + plain.slowdown.compute_share, 0, 0);
+        loom_rehearsal_free(&plain);
+        loom_rehearsal_free(&h);
+    }
     loom_topology_free(c.topology);
 }
 
@@ -274,6 +309,7 @@ int main(void)
         cmocka_unit_test(undisturbed_it_is_the_predicted_step),
         cmocka_unit_test(without_pipeline_one_slow_rank_slows_all_by_its_factor),
         cmocka_unit_test(in_a_long_pipeline_the_slow_stage_sets_the_pace),
+        cmocka_unit_test(in_1f1b_a_slow_stage_hides_as_many_micro_batches_as_it_warms_up),
         cmocka_unit_test(a_slow_link_lengthens_communication_alone),
         cmocka_unit_test(experts_and_zero_3_bind_pipelines_together),
         cmocka_unit_test(jitter_is_a_function_of_its_seed_and_costs_more_on_more_ranks),
