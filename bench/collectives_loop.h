@@ -9,10 +9,11 @@
 #ifndef COLLECTIVES_LOOP_H
 #define COLLECTIVES_LOOP_H
 
+#include "clock.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 typedef enum bench_call {
     BENCH_ALL_REDUCE,
@@ -42,14 +43,6 @@ typedef struct bench_maker {
 } bench_maker;
 
 enum { BENCH_BATCHES = 9 };
-
-static inline double bench_now_s(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static int bench_by_value(const void *a, const void *b)
 {

@@ -5,12 +5,13 @@
  *
  * Ranks share the sequences (cp) or the experts (ep). Tokens are those of a whole sequence, and of the experts' those of all ranks. `ms` is the median
  * over runs of the slowest rank's time; `ledger_mb` what the library has allocated on rank 0 at its peak, inputs and gradients included. */
+#include "clock.h"
+
 #include <rankloom/rankloom.h>
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 typedef struct bench {
     const char *layer, *variant; /* of the kind: cp_kind or dispatcher */
@@ -54,14 +55,6 @@ _Noreturn static void refuse(const char *word)
 {
     fprintf(stderr, "bench: what is %s?\n", word);
     exit(2);
-}
-
-static double now_s(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 static float *floats(bench *b, int64_t count, uint32_t seed)
@@ -201,13 +194,13 @@ static void run_once(job *j, double *forward, double *both)
     double start;
 
     slowest(j->b, 0); /* together */
-    start = now_s();
+    start = bench_now_s();
     must(j->forward(j));
     must(loom_stream_wait(j->b->stream));
-    *forward = now_s() - start;
+    *forward = bench_now_s() - start;
     must(j->backward(j));
     must(loom_stream_wait(j->b->stream));
-    *both = slowest(j->b, now_s() - start);
+    *both = slowest(j->b, bench_now_s() - start);
     *forward = slowest(j->b, *forward);
 }
 

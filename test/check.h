@@ -37,6 +37,16 @@
             fail_msg("\"%s\" is not in the message:\n%s", (text), loom_last_error());                                                      \
     } while (0)
 
+/* How often `word` comes up in `text`. */
+static inline int times_in(const char *text, const char *word)
+{
+    int times = 0;
+
+    for (; (text = strstr(text, word)); text += strlen(word))
+        times++;
+    return times;
+}
+
 /* A file of test/data, by its path there. Static buffer, good until the next call. */
 static inline const char *test_data(const char *path)
 {

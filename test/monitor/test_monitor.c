@@ -280,15 +280,6 @@ static void a_trace_that_cannot_be_written_is_an_error_in_words(void **state) { 
 
 /* --- plot -------------------------------------------------------------------------------------------------------------------------- */
 
-static int count_of(const char *text, const char *word)
-{
-    int count = 0;
-
-    for (; (text = strstr(text, word)); text += strlen(word))
-        count++;
-    return count;
-}
-
 static void a_plot_has_its_curves_labels_and_gaps(void **state)
 {
     enum { POINTS = 200 };
@@ -309,17 +300,17 @@ static void a_plot_has_its_curves_labels_and_gaps(void **state)
     text[fread(text, 1, sizeof text - 1, in)] = '\0';
     fclose(in);
     unlink(out_path("plot.svg"));
-    assert_int_equal(count_of(text, "<svg"), 1);
-    assert_int_equal(count_of(text, "</svg>"), 1);
-    assert_int_equal(count_of(text, "a &lt; b &amp; c"), 1);
-    assert_int_equal(count_of(text, ">tp2 x pp2<"), 1);
-    assert_int_equal(count_of(text, "prefers-color-scheme: dark"), 1);
+    assert_int_equal(times_in(text, "<svg"), 1);
+    assert_int_equal(times_in(text, "</svg>"), 1);
+    assert_int_equal(times_in(text, "a &lt; b &amp; c"), 1);
+    assert_int_equal(times_in(text, ">tp2 x pp2<"), 1);
+    assert_int_equal(times_in(text, "prefers-color-scheme: dark"), 1);
     const char *second = strstr(text, "class=\"curve c1\" d=\"") + strlen("class=\"curve c1\" d=\"");
     static char path[1 << 14];
     snprintf(path, sizeof path, "%.*s", (int)strcspn(second, "\""), second);
-    assert_int_equal(count_of(path, "M"), 2); /* the gap lifts the pen */
-    assert_int_equal(count_of(path, "L"), POINTS - 3);
-    assert_int_equal(count_of(text, "nan"), 0);
+    assert_int_equal(times_in(path, "M"), 2); /* the gap lifts the pen */
+    assert_int_equal(times_in(path, "L"), POINTS - 3);
+    assert_int_equal(times_in(text, "nan"), 0);
     plot.n_curves = 9;
     assert_refused(loom_plot_save(&plot, out_path("plot.svg")), LOOM_E_INVALID, "9 curves");
 }

@@ -20,15 +20,6 @@ static loom_layout sixteen_ranks(void)
     return l;
 }
 
-static int count_words(const char *text, const char *word)
-{
-    int n = 0;
-
-    for (const char *at = text; (at = strstr(at, word)); at += strlen(word))
-        n++;
-    return n;
-}
-
 static void the_map_has_a_cell_a_rank_in_its_node(void **state)
 {
     loom_layout layout = sixteen_ranks();
@@ -36,15 +27,15 @@ static void the_map_has_a_cell_a_rank_in_its_node(void **state)
     char *text;
 
     assert_ok(loom_map_svg(&layout, NULL, 100, &text));
-    assert_int_equal(count_words(text, "<title>rank "), 16);
-    assert_int_equal(count_words(text, ">stage "), 4);
+    assert_int_equal(times_in(text, "<title>rank "), 16);
+    assert_int_equal(times_in(text, ">stage "), 4);
     assert_non_null(strstr(text, "<title>rank 6: tp0 cp0 dp1 pp1 etp0 ep0 edp2</title>"));
     loom_text_free(text);
 
     assert_ok(loom_topology_load(test_data("clusters/h100-2x8.yaml"), &topology));
     assert_ok(loom_map_svg(&layout, topology, 100, &text));
-    assert_int_equal(count_words(text, "<title>rank "), 16);
-    assert_int_equal(count_words(text, ">node "), 2);
+    assert_int_equal(times_in(text, "<title>rank "), 16);
+    assert_int_equal(times_in(text, ">node "), 2);
     loom_text_free(text);
     loom_topology_free(topology);
 
