@@ -1,4 +1,5 @@
 /* rankloom goodput --devices N: what failures cost, how often to save, what to pay. */
+#include "failure_costs.h"
 #include "options.h"
 #include "quantity.h"
 
@@ -10,21 +11,16 @@ static const char *const formats[] = {"text", "json", NULL};
 
 typedef struct goodput_arguments {
     int devices, node_devices, format;
-    double device_hours, tokens, tokens_per_s, price, spot_price, reclaims, risk;
-    const char *record, *checkpoint, *write, *restart, *interval, *repair, *reserved, *notice, *replace;
+    failure_costs costs;
+    double tokens, tokens_per_s, price, spot_price, reclaims, risk;
+    const char *reserved, *notice, *replace;
 } goodput_arguments;
 
 #define FIELD(name) offsetof(goodput_arguments, name)
 static const loom_option options[] = {
     {"devices", 'n', LOOM_OPTION_INT, FIELD(devices), .low = 1, .high = 1 << 24, .takes = "N", .help = "devices that train"},
-    {"device-hours", 0, LOOM_OPTION_REAL, FIELD(device_hours), .low = 1e-3, .high = 1e12, .takes = "H", .help = "hours of one device between failures (Llama 3's, 50677)"},
-    {"record", 0, LOOM_OPTION_TEXT, FIELD(record), .takes = "NAME", .help = "the failures of a published run instead: llama3, rsc1, bloom"},
-    {"checkpoint", 0, LOOM_OPTION_TEXT, FIELD(checkpoint), .takes = "TIME", .help = "that a checkpoint stops training (40s)"},
-    {"write", 0, LOOM_OPTION_TEXT, FIELD(write), .takes = "TIME", .help = "until a checkpoint is safe, under training (0s)"},
-    {"restart", 0, LOOM_OPTION_TEXT, FIELD(restart), .takes = "TIME", .help = "from a failure until training goes on (10min)"},
-    {"interval", 0, LOOM_OPTION_TEXT, FIELD(interval), .takes = "TIME", .help = "between checkpoints (the best one)"},
+    FAILURE_COSTS_OPTIONS(FIELD(costs)),
     {"node", 0, LOOM_OPTION_INT, FIELD(node_devices), .low = 1, .high = 1 << 20, .takes = "N", .help = "devices of a node, which leave together (8)"},
-    {"repair", 0, LOOM_OPTION_TEXT, FIELD(repair), .takes = "TIME", .help = "until a failed node is back (24h)"},
     {"risk", 0, LOOM_OPTION_REAL, FIELD(risk), .low = 1e-9, .high = 0.99, .takes = "SHARE", .help = "of too few spares at a moment (0.01)"},
     {"tokens", 0, LOOM_OPTION_REAL, FIELD(tokens), .low = 1, .high = 1e30, .takes = "N", .help = "to train on: 15e12"},
     {"tokens-per-s", 0, LOOM_OPTION_REAL, FIELD(tokens_per_s), .low = 1e-9, .high = 1e30, .takes = "N", .help = "of all devices while nothing fails"},
@@ -38,29 +34,13 @@ static const loom_option options[] = {
     {0},
 };
 
-static loom_status read_times(const goodput_arguments *a, loom_goodput_request *r)
-{
-    const struct {
-        const char *text;
-        double *seconds;
-    } times[] = {{a->checkpoint, &r->checkpoint_s}, {a->write, &r->write_s},       {a->restart, &r->restart_s}, {a->interval, &r->interval_s},
-                 {a->repair, &r->repair_s},         {a->reserved, &r->reserved_s}, {a->notice, &r->notice_s},   {a->replace, &r->replace_s}};
-    loom_status status = LOOM_OK;
-
-    for (size_t i = 0; i < sizeof times / sizeof *times && status == LOOM_OK; i++)
-        if (times[i].text)
-            status = loom_quantity_seconds(times[i].text, times[i].seconds);
-    return status;
-}
-
 static loom_status read_request(const goodput_arguments *a, loom_goodput_request *r)
 {
-    loom_failure_record record;
+    const quantity_seconds times[] = {{a->reserved, &r->reserved_s}, {a->notice, &r->notice_s}, {a->replace, &r->replace_s}};
     loom_status status;
 
     *r = (loom_goodput_request){.devices = a->devices,
                                 .node_devices = a->node_devices,
-                                .device_hours = a->device_hours,
                                 .spare_risk = a->risk,
                                 .tokens = a->tokens,
                                 .tokens_per_s = a->tokens_per_s,
@@ -69,14 +49,8 @@ static loom_status read_request(const goodput_arguments *a, loom_goodput_request
                                 .reclaims_per_hour = a->reclaims};
     if (a->devices == 0)
         return loom_fail(LOOM_E_INVALID, "--devices N is needed");
-    if (a->record) {
-        if (a->device_hours > 0)
-            return loom_fail(LOOM_E_INVALID, "--record and --device-hours both say how often devices fail; one of them does");
-        if ((status = loom_failure_record_find(a->record, &record)) < 0)
-            return status;
-        r->device_hours = loom_failure_device_hours(&record);
-    }
-    return read_times(a, r);
+    status = failure_costs_read(&a->costs, r);
+    return status < 0 ? status : quantity_read_seconds(times, (int)(sizeof times / sizeof *times));
 }
 
 static int run(const loom_command *self, int argc, char **argv)

@@ -51,3 +51,13 @@ loom_status loom_quantity_seconds(const char *text, double *seconds)
         return LOOM_OK;
     return loom_fail(LOOM_E_INVALID, "%s is no time; 5.32s, 20ms, 15min and 54d are", text);
 }
+
+loom_status quantity_read_seconds(const quantity_seconds *times, int count)
+{
+    loom_status status = LOOM_OK;
+
+    for (int i = 0; i < count && status == LOOM_OK; i++)
+        if (times[i].text)
+            status = loom_quantity_seconds(times[i].text, times[i].seconds);
+    return status;
+}

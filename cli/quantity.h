@@ -8,5 +8,11 @@
 loom_status loom_quantity_bytes(const char *text, bool per_second, double *bytes);
 /* s, ms, us, ns, min, h, d. */
 loom_status loom_quantity_seconds(const char *text, double *seconds);
+/* The same for each text that is not NULL. */
+typedef struct quantity_seconds {
+    const char *text;
+    double *seconds;
+} quantity_seconds;
+loom_status quantity_read_seconds(const quantity_seconds *times, int count);
 
 #endif

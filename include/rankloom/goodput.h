@@ -40,7 +40,8 @@ typedef struct loom_goodput_request {
     double device_hours; /* between failures of one device; 0: the first record */
     double checkpoint_s; /* that a checkpoint stops training; 0: 40, what BLOOM's took */
     double write_s;      /* until it is safe, under training: a failure costs that much work more */
-    double restart_s;    /* from a failure until training goes on; 0: 600, MegaScale's "detect and diagnose" */
+    double detect_s;     /* from a failure until it is noticed; 0: restart_s has it */
+    double restart_s;    /* from then until training goes on; 0: 600, MegaScale's "detect and diagnose" */
     double interval_s;   /* between checkpoints; 0: the exact optimum */
     double repair_s;     /* until a failed node is back; 0: one day, assumed */
     double spare_risk;   /* of having too few spares at a moment; 0: 0.01 */
@@ -82,6 +83,62 @@ LOOM_API loom_status loom_goodput_describe(const loom_goodput_request *request, 
 
 /* The same figures as JSON, null where one is not known. The caller frees *text. */
 LOOM_API loom_status loom_goodput_json(const loom_goodput_request *request, const loom_goodput *goodput, char **text);
+
+/* --- a run, failure by failure ----------------------------------------------------------------------------------------------------------
+ * The same arithmetic played in virtual time: steps, a checkpoint every few of them, and failures where they are wished or where chance puts them.
+ * A failure stops all ranks: what was done since the last safe checkpoint is lost, it takes detect_s to notice and restart_s to go on, and its
+ * node is away for repair_s. A failure meanwhile begins that anew. */
+
+/* `rank` fails, and its node leaves with it. */
+typedef struct loom_run_failure {
+    int rank;
+    double at_s; /* from the start of the run */
+} loom_run_failure;
+
+typedef struct loom_run_request {
+    loom_goodput_request costs; /* devices, rate, checkpoint, write, detect, restart, interval, repair: with loom_goodput_of()'s defaults; the rest is not looked at */
+    double step_s;
+    int64_t steps;   /* until that many are done and a checkpoint has them; 0: until period_s is over */
+    double period_s;
+    const loom_topology *topology; /* says on which node a rank is; NULL: nodes of costs.node_devices */
+    const loom_run_failure *failures; /* borrowed; in any order */
+    int n_failures;
+    bool drawn;    /* more failures at random, at the rate of `costs` */
+    uint64_t seed; /* of those */
+    int spares;    /* nodes that wait to replace a failed one; negative: always enough */
+} loom_run_request;
+
+typedef enum loom_run_doing { LOOM_RUN_STEP, LOOM_RUN_CHECKPOINT, LOOM_RUN_RESTART } loom_run_doing;
+typedef struct loom_run_event {
+    int rank, node;
+    bool drawn;
+    double at_s;
+    loom_run_doing doing;    /* when it failed */
+    int64_t step, safe_step; /* the one under way, from 1, or the last before the checkpoint; the last one that a safe checkpoint holds */
+    double lost_s;           /* work and checkpoints since then */
+    double spare_s;          /* that it waits for a node, once noticed */
+} loom_run_event;
+enum { LOOM_RUN_EVENTS = 1000 }; /* that are kept; the sums have all */
+
+typedef struct loom_run {
+    double seconds;                                                      /* of the whole run, and the sum of these: */
+    double useful_s, checkpoint_s, lost_s, detect_s, restart_s, spare_s; /* lost_s: work done again, and checkpoints with it */
+    double goodput;                                                      /* useful_s over seconds */
+    double expected;         /* the goodput of `costs` at this interval by formula; NaN unless failures are drawn */
+    double mtbf_s;           /* by the rate of `costs` */
+    int64_t steps;           /* done and counted */
+    int64_t interval_steps;  /* between checkpoints: interval_s in whole steps */
+    int64_t failures;
+    int most_away;           /* nodes at a time */
+    loom_run_event *event;   /* the first n_events, in time */
+    int n_events;
+} loom_run;
+
+LOOM_API loom_status loom_run_play(const loom_run_request *request, loom_run *run);
+LOOM_API void loom_run_free(loom_run *run);
+/* In words, and as JSON. The caller frees *text. */
+LOOM_API loom_status loom_run_describe(const loom_run_request *request, const loom_run *run, char **text);
+LOOM_API loom_status loom_run_json(const loom_run_request *request, const loom_run *run, char **text);
 
 /* --- calculator -------------------------------------------------------------------------------------------------------------------------
  * Each answer is a line or two with its formula. Free *text with loom_text_free(). */

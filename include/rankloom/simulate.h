@@ -1,8 +1,9 @@
 /* A step rehearsed in virtual time, on all ranks: the very schedule that will run, the group operations of every axis, and whatever goes wrong on
- * purpose: slow devices, slow links, jitter. docs/simulate.md says what is taken to wait for what. */
+ * purpose: slow devices, slow links, jitter, failures. docs/simulate.md says what is taken to wait for what. */
 #ifndef RANKLOOM_SIMULATE_H
 #define RANKLOOM_SIMULATE_H
 
+#include <rankloom/goodput.h>
 #include <rankloom/planner.h>
 #include <rankloom/schedule.h>
 LOOM_BEGIN
@@ -21,6 +22,7 @@ typedef struct loom_rehearsal_request {
     int n_slow, n_slow_link;
     double jitter; /* standard deviation of every action's time on every rank, as a share; 0: none. Then the planner's allowance for it is left out */
     uint64_t seed;
+    const loom_run_request *run; /* what failures cost a run of such steps; its step_s, devices and topology are taken from the rehearsal. NULL: only the step */
 } loom_rehearsal_request;
 
 /* One stage, on the pipeline that makes it end last. All seconds; what is listed first, plus the wait, is end_s. */
@@ -56,6 +58,7 @@ typedef struct loom_rehearsal {
     int stages;
     loom_rehearsed_stage *stage;     /* [stages] */
     char *critical_path;             /* in words */
+    loom_run run;                    /* all zero when none was asked for */
 } loom_rehearsal;
 
 LOOM_API loom_status loom_rehearse(const loom_rehearsal_request *request, loom_rehearsal *rehearsal);

@@ -1,5 +1,5 @@
 /* Failures, checkpoints, restarts: how much of a long run counts, and what it costs. */
-#include <rankloom/goodput.h>
+#include "planner/goodput.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -91,10 +91,10 @@ int loom_spares(double mean, double risk)
 /* --- a run ---------------------------------------------------------------------------------------------------------------------- */
 
 /* A failure while the last checkpoint is still being written costs that much work more: redone like a longer restart. */
-static loom_goodput_split split_of(const loom_goodput_request *r, double mtbf_s)
+loom_goodput_split loom_goodput_split_of(const loom_goodput_request *r, double mtbf_s)
 {
     loom_goodput_split s = {.mtbf_s = mtbf_s};
-    double d = r->checkpoint_s, pause = r->restart_s + r->write_s;
+    double d = r->checkpoint_s, down = r->detect_s + r->restart_s, pause = down + r->write_s;
 
     s.young_s = loom_interval_young(mtbf_s, d);
     s.daly_s = loom_interval_daly(mtbf_s, d);
@@ -104,7 +104,7 @@ static loom_goodput_split split_of(const loom_goodput_request *r, double mtbf_s)
     double pauses = failures * mtbf_s * expm1(pause / mtbf_s) / whole;
     s.useful = s.interval_s / whole;
     s.checkpoint = d / whole;
-    s.restart = pause > 0 ? pauses * r->restart_s / pause : 0;
+    s.restart = pause > 0 ? pauses * down / pause : 0;
     s.rework = fmax(0, 1 - s.useful - s.checkpoint - s.restart);
     return s;
 }
@@ -117,9 +117,9 @@ static loom_goodput_split spot_of(const loom_goodput_request *r, double failures
 
     if (!graceful) {
         other.restart_s += r->replace_s * reclaims_per_s / (reclaims_per_s + failures_per_s);
-        return split_of(&other, 1 / (failures_per_s + reclaims_per_s));
+        return loom_goodput_split_of(&other, 1 / (failures_per_s + reclaims_per_s));
     }
-    loom_goodput_split s = split_of(r, 1 / failures_per_s);
+    loom_goodput_split s = loom_goodput_split_of(r, 1 / failures_per_s);
     /* a pause can itself be cut short by the next reclaim */
     double paused = reclaims_per_s > 0 ? expm1(reclaims_per_s * pause) : 0, running = 1 / (1 + paused);
     s.useful *= running;
@@ -129,12 +129,12 @@ static loom_goodput_split spot_of(const loom_goodput_request *r, double failures
     return s;
 }
 
-static loom_status check(const loom_goodput_request *r)
+loom_status loom_goodput_check(const loom_goodput_request *r)
 {
     const struct {
         const char *name;
         double value;
-    } fields[] = {{"device_hours", r->device_hours}, {"checkpoint", r->checkpoint_s},   {"write", r->write_s},         {"restart", r->restart_s},
+    } fields[] = {{"device_hours", r->device_hours}, {"checkpoint", r->checkpoint_s},   {"write", r->write_s},         {"detect", r->detect_s},           {"restart", r->restart_s},
                   {"interval", r->interval_s},       {"repair", r->repair_s},           {"tokens", r->tokens},         {"tokens_per_s", r->tokens_per_s},
                   {"reserved", r->reserved_s},       {"price", r->price},               {"spot price", r->spot_price}, {"reclaims_per_hour", r->reclaims_per_hour},
                   {"notice", r->notice_s},           {"replace", r->replace_s}};
@@ -151,7 +151,7 @@ static loom_status check(const loom_goodput_request *r)
     return LOOM_OK;
 }
 
-static loom_goodput_request with_defaults(const loom_goodput_request *request)
+loom_goodput_request loom_goodput_defaults(const loom_goodput_request *request)
 {
     loom_goodput_request r = *request;
 
@@ -178,7 +178,7 @@ static int devices_in_time(const loom_goodput_request *r)
         loom_goodput_request other = *r;
         other.devices = n * r->node_devices;
         other.tokens_per_s = r->tokens_per_s / r->devices * other.devices;
-        double useful = split_of(&other, r->device_hours * 3600 / other.devices).useful;
+        double useful = loom_goodput_split_of(&other, r->device_hours * 3600 / other.devices).useful;
         if (days_of(&other, useful) * 86400 <= r->reserved_s)
             return other.devices;
     }
@@ -201,14 +201,14 @@ static loom_status check_reservation(const loom_goodput_request *r, const loom_g
 
 loom_status loom_goodput_of(const loom_goodput_request *request, loom_goodput *goodput)
 {
-    loom_status status = check(request);
+    loom_status status = loom_goodput_check(request);
 
     if (status < 0)
         return status;
-    const loom_goodput_request r = with_defaults(request);
+    const loom_goodput_request r = loom_goodput_defaults(request);
     double mtbf_s = r.device_hours * 3600 / r.devices, hours;
-    loom_goodput g = {.device_hours = r.device_hours, .origin = request->device_hours > 0 ? "given" : records[0].what, .run = split_of(&r, mtbf_s)};
-    g.first_order = 1 - r.checkpoint_s / g.run.interval_s - g.run.interval_s / (2 * mtbf_s) - (r.restart_s + r.write_s) / mtbf_s;
+    loom_goodput g = {.device_hours = r.device_hours, .origin = request->device_hours > 0 ? "given" : records[0].what, .run = loom_goodput_split_of(&r, mtbf_s)};
+    g.first_order = 1 - r.checkpoint_s / g.run.interval_s - g.run.interval_s / (2 * mtbf_s) - (r.detect_s + r.restart_s + r.write_s) / mtbf_s;
     g.nodes_down = r.devices / r.device_hours * r.repair_s / 3600;
     g.spares = loom_spares(g.nodes_down, r.spare_risk);
     g.days = days_of(&r, g.run.useful);

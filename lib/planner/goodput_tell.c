@@ -1,12 +1,9 @@
 /* Goodput in words. */
-#include <rankloom/goodput.h>
+#include "planner/goodput.h"
 
 #include <math.h>
 
-#include "core/text.h"
-
-/* A time in the unit that people use for it: 2.75 h, 12.3 min, 40 s, 54 d. */
-static void add_time(loom_text *out, double seconds)
+void loom_add_duration(loom_text *out, double seconds)
 {
     if (seconds >= 4 * 86400)
         loom_text_add(out, "%.4g d", seconds / 86400);
@@ -21,7 +18,7 @@ static void add_time(loom_text *out, double seconds)
 static void add_row(loom_text *out, const char *name, double seconds, const char *formula)
 {
     loom_text_add(out, "  %-22s ", name);
-    add_time(out, seconds);
+    loom_add_duration(out, seconds);
     loom_text_add(out, "%s%s\n", *formula ? "   " : "", formula);
 }
 
@@ -66,20 +63,20 @@ static void add_spot(loom_text *out, const loom_goodput_request *r, const loom_g
 loom_status loom_goodput_describe(const loom_goodput_request *r, const loom_goodput *g, char **text)
 {
     loom_text out = {0};
-    int node = r->node_devices > 0 ? r->node_devices : 8;
+    const loom_goodput_request full = loom_goodput_defaults(r);
 
     loom_text_add(&out, "%d devices, one failure in %.0f device-hours (%s)\n", r->devices, g->device_hours, g->origin);
     add_row(&out, "between failures M", g->run.mtbf_s, "= device-hours / devices");
-    loom_text_add(&out, "checkpoint interval T, for a checkpoint of d = %g s and a restart of R = %g s%s\n", r->checkpoint_s > 0 ? r->checkpoint_s : 40,
-                  r->restart_s > 0 ? r->restart_s : 600, r->checkpoint_s > 0 && r->restart_s > 0 ? "" : " (defaults: BLOOM's 40 s, MegaScale's 10 min)");
+    loom_text_add(&out, "checkpoint interval T, for a checkpoint of d = %g s and a restart of R = %g s%s\n", full.checkpoint_s, full.detect_s + full.restart_s,
+                  r->checkpoint_s > 0 && r->restart_s > 0 ? "" : " (defaults: BLOOM's 40 s, MegaScale's 10 min)");
     add_row(&out, "Young", g->run.young_s, "= sqrt(2 d M)");
     add_row(&out, "Daly", g->run.daly_s, "= sqrt(2 d M) (1 + sqrt(d/2M)/3 + d/18M) - d");
     add_row(&out, "exact", g->run.exact_s, "= x M with (1 - x) e^x = e^(-d/M)");
     add_row(&out, "used", g->run.interval_s, r->interval_s > 0 ? "(given)" : "(exact)");
     add_split(&out, &g->run);
     loom_text_add(&out, "  to first order         %.2f %% = 1 - d/T - T/2M - R/M\n", 100 * g->first_order);
-    loom_text_add(&out, "  spares                 %d nodes of %d; %.3g are away on average (Poisson, risk %g)\n", g->spares, node, g->nodes_down,
-                  r->spare_risk > 0 ? r->spare_risk : 0.01);
+    loom_text_add(&out, "  spares                 %d nodes of %d; %.3g are away on average (Poisson, risk %g)\n", g->spares, full.node_devices, g->nodes_down,
+                  full.spare_risk);
     add_money(&out, "days", g->days, g->cost, g->useful_price);
     if (g->has_spot)
         add_spot(&out, r, g);

@@ -213,6 +213,24 @@ fail:
     return status;
 }
 
+loom_run_request loom_rehearsed_run(const loom_rehearsal_request *request, double step_s)
+{
+    loom_run_request run = *request->run;
+
+    run.step_s = step_s;
+    run.costs.devices = loom_layout_world(request->layout);
+    run.topology = request->plan->topology;
+    return run;
+}
+
+static loom_status play_run(const loom_rehearsal_request *request, loom_rehearsal *out)
+{
+    if (!request->run)
+        return LOOM_OK;
+    const loom_run_request run = loom_rehearsed_run(request, out->step_s);
+    return loom_run_play(&run, &out->run);
+}
+
 loom_status loom_rehearse(const loom_rehearsal_request *request, loom_rehearsal *rehearsal)
 {
     loom_rehearsing *r = malloc(sizeof *r);
@@ -233,6 +251,8 @@ loom_status loom_rehearse(const loom_rehearsal_request *request, loom_rehearsal 
     free(end_s);
     free(block_of);
     if (status == LOOM_OK)
+        status = play_run(request, &out);
+    if (status == LOOM_OK)
         *rehearsal = out;
     else
         loom_rehearsal_free(&out);
@@ -243,5 +263,6 @@ void loom_rehearsal_free(loom_rehearsal *rehearsal)
 {
     free(rehearsal->stage);
     loom_text_free(rehearsal->critical_path);
+    loom_run_free(&rehearsal->run);
     memset(rehearsal, 0, sizeof *rehearsal);
 }

@@ -51,6 +51,9 @@ void loom_rehearsing_action(const loom_rehearsing *r, int block, int stage, cons
 /* The critical path of a timeline back from the end of `stage`, in words. */
 loom_status loom_critical_path(const loom_rehearsing *r, int block, const loom_timeline *timeline, int stage, char **text);
 
+/* The run of a request that has one, of steps that take `step_s`. */
+loom_run_request loom_rehearsed_run(const loom_rehearsal_request *request, double step_s);
+
 /* What comes after the pipelines. `end_s` [pp] is when each stage is done with its passes on the slowest pipeline. */
 typedef struct loom_step_end {
     double reduced_s, optimizer_s, other_s, step_s;

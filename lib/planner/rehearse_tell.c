@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "core/text.h"
+#include "planner/goodput.h"
 
 /* --- the critical path ------------------------------------------------------------------------------------------------------- */
 
@@ -168,6 +169,10 @@ loom_status loom_rehearsal_describe(const loom_rehearsal_request *q, const loom_
     add_parts(&out, h);
     add_stages(&out, h);
     loom_text_add(&out, "critical path: %s\n", h->critical_path);
+    if (q->run) {
+        const loom_run_request run = loom_rehearsed_run(q, h->step_s);
+        loom_run_add_text(&out, &run, &h->run);
+    }
     return loom_text_take(&out, text);
 }
 
@@ -212,6 +217,12 @@ loom_status loom_rehearsal_json(const loom_rehearsal_request *q, const loom_rehe
     }
     loom_text_add(&out, "],\"critical_path\":");
     loom_text_add_json(&out, h->critical_path);
+    if (q->run) {
+        const loom_run_request run = loom_rehearsed_run(q, h->step_s);
+        loom_text_add(&out, ",\"run\":{");
+        loom_run_add_json(&out, &run, &h->run);
+        loom_text_add(&out, "}");
+    }
     loom_text_add(&out, "}\n");
     return loom_text_take(&out, text);
 }

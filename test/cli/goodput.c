@@ -128,6 +128,14 @@ static void drawn_failures_give_the_same_goodput(void **state)
     assert_near(PIECES * interval / now, loom_goodput_share(mtbf, interval, d, restart), 0.002);
 }
 
+static void detection_is_part_of_the_restart(void **state)
+{
+    loom_goodput apart = goodput_of((loom_goodput_request){.devices = 1024, .detect_s = 100, .restart_s = 300}), whole = goodput_of((loom_goodput_request){.devices = 1024, .restart_s = 400});
+
+    assert_near(apart.run.useful, whole.run.useful, 0);
+    assert_near(apart.run.restart, whole.run.restart, 0);
+}
+
 static void shares_sum_to_one_and_first_order_is_near(void **state)
 {
     loom_goodput g = goodput_of((loom_goodput_request){.devices = 1024, .checkpoint_s = 30, .write_s = 60, .restart_s = 300});
@@ -196,6 +204,195 @@ static void what_cannot_be_is_refused(void **state)
     assert_refused(loom_goodput_of(&(loom_goodput_request){.devices = 8, .restart_s = -1}, &g), LOOM_E_INVALID, "restart = -1");
     assert_refused(loom_goodput_of(&(loom_goodput_request){.devices = 8, .tokens = 1e9}, &g), LOOM_E_INVALID, "without tokens a second");
     assert_refused(loom_goodput_of(&(loom_goodput_request){.devices = 8, .price = NAN}, &g), LOOM_E_INVALID, "price");
+}
+
+/* --- a run, failure by failure ------------------------------------------------------------------------------------------------ */
+
+static loom_run played(const loom_run_request *request)
+{
+    loom_run run;
+
+    assert_ok(loom_run_play(request, &run));
+    assert_near(run.useful_s + run.checkpoint_s + run.lost_s + run.detect_s + run.restart_s + run.spare_s, run.seconds, 1e-9 * run.seconds); /* holds of every run */
+    return run;
+}
+
+/* 16 devices in nodes of 8; steps of 10 s, a checkpoint of 20 s every 5: pieces of 70 s. A failure costs 3 s + 50 s on top of what is lost. */
+static const loom_run_request small = {.costs = {.devices = 16, .checkpoint_s = 20, .interval_s = 50, .detect_s = 3, .restart_s = 50, .repair_s = 1000}, .step_s = 10, .steps = 12, .spares = -1};
+enum { SMALL_S = 12 * 10 + 3 * 20 }; /* the last two steps are saved as well */
+
+static void a_run_without_failures_is_its_steps_and_checkpoints(void **state)
+{
+    loom_run run = played(&small);
+
+    assert_near(run.seconds, SMALL_S, 1e-9);
+    assert_near(run.useful_s, 120, 1e-9);
+    assert_int_equal(run.steps, 12);
+    assert_int_equal(run.interval_steps, 5);
+    assert_int_equal(run.failures, 0);
+    assert_true(isnan(run.expected));
+    loom_run_free(&run);
+}
+
+static void one_failure_costs_what_is_unsafe_detection_and_restart(void **state)
+{
+    static const struct {
+        double at_s, write_s, lost_s;
+        loom_run_doing doing;
+        int64_t step, safe_step;
+    } cases[] = {
+        {45, 0, 45, LOOM_RUN_STEP, 5, 0},        /* in the fifth step: nothing is safe yet */
+        {60, 0, 60, LOOM_RUN_CHECKPOINT, 5, 0},  /* in the first checkpoint */
+        {75, 0, 5, LOOM_RUN_STEP, 6, 5},         /* behind it */
+        {75, 15, 75, LOOM_RUN_STEP, 6, 0},       /* behind it, but it is being written until 85 */
+        {86, 15, 16, LOOM_RUN_STEP, 7, 5},       /* … and now is safe */
+        {170, 0, 30, LOOM_RUN_CHECKPOINT, 12, 10}, /* in the last, of the two steps that are left */
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const loom_run_failure failure = {.rank = 11, .at_s = cases[i].at_s};
+        loom_run_request request = small;
+        request.costs.write_s = cases[i].write_s;
+        request.failures = &failure, request.n_failures = 1;
+        loom_run run = played(&request);
+        assert_near(run.lost_s, cases[i].lost_s, 1e-9);
+        assert_near(run.seconds, SMALL_S + cases[i].lost_s + 3 + 50, 1e-9);
+        assert_int_equal(run.steps, 12);
+        assert_int_equal(run.n_events, 1);
+        assert_int_equal(run.event[0].node, 1);
+        assert_int_equal(run.event[0].doing, cases[i].doing);
+        assert_int_equal(run.event[0].step, cases[i].step);
+        assert_int_equal(run.event[0].safe_step, cases[i].safe_step);
+        loom_run_free(&run);
+    }
+}
+
+static void a_failure_during_a_restart_begins_it_anew(void **state)
+{
+    static const loom_run_failure failures[] = {{3, 75 + 40}, {11, 75}}; /* in any order */
+    loom_run_request request = small;
+
+    request.failures = failures, request.n_failures = 2;
+    loom_run run = played(&request);
+    assert_int_equal(run.event[0].rank, 11);
+    assert_int_equal(run.event[1].doing, LOOM_RUN_RESTART);
+    assert_near(run.lost_s, 5, 1e-9);
+    assert_near(run.detect_s, 3 + 3, 1e-9);
+    assert_near(run.restart_s, 37 + 50, 1e-9);
+    assert_near(run.seconds, SMALL_S + 5 + 40 + 53, 1e-9);
+    assert_int_equal(run.most_away, 2);
+    loom_run_free(&run);
+}
+
+static void without_a_spare_the_run_waits_for_the_repair(void **state)
+{
+    static const loom_run_failure failures[] = {{11, 75}, {12, 75}, {3, 300}}; /* two ranks of one node, and later another node */
+    loom_run_request request = small;
+
+    request.failures = failures, request.n_failures = 3;
+    request.spares = 1, request.steps = 120;
+    loom_run run = played(&request);
+    assert_int_equal(run.most_away, 2);
+    assert_near(run.event[2].spare_s, 1075 - 303, 1e-9); /* until the first is back */
+    assert_near(run.spare_s, 1075 - 303, 1e-9);
+    loom_run_free(&run);
+    request.spares = 2;
+    run = played(&request);
+    assert_near(run.spare_s, 0, 0);
+    loom_run_free(&run);
+    request.spares = 0, request.n_failures = 1;
+    run = played(&request);
+    assert_near(run.spare_s, 1000 - 3, 1e-9);
+    loom_run_free(&run);
+}
+
+static void a_period_ends_a_run_wherever_it_is(void **state)
+{
+    static const loom_run_failure failure = {0, 75};
+    loom_run_request request = small;
+
+    request.steps = 0, request.period_s = 1000;
+    loom_run run = played(&request);
+    assert_near(run.seconds, 1000, 0);
+    assert_int_equal(run.steps, 14 * 5 + 2); /* 14 pieces of 70 s and 20 s */
+    loom_run_free(&run);
+    request.failures = &failure, request.n_failures = 1, request.period_s = 100; /* in the restart */
+    run = played(&request);
+    assert_near(run.restart_s, 100 - 78, 1e-9);
+    assert_int_equal(run.steps, 5);
+    loom_run_free(&run);
+}
+
+/* Exponential failures: their number and the goodput meet the formulas. 40,000 failures are good to about half a per cent. */
+static void drawn_runs_meet_the_formula_of_goodput(void **state)
+{
+    loom_run_request request = {.costs = {.devices = 1000, .device_hours = 1000, .checkpoint_s = 60, .restart_s = 500, .detect_s = 200, .interval_s = 800}, .step_s = 8, .drawn = true,
+                                .period_s = 40000 * 3600.0, .spares = -1};
+
+    for (int written = 0; written < 2; written++) {
+        request.costs.write_s = written ? 60 : 0;
+        request.seed = 5;
+        loom_run run = played(&request);
+        assert_near(run.mtbf_s, 3600, 1e-9);
+        assert_near((double)run.failures, 40000, 4 * 200); /* four standard deviations */
+        if (!written)
+            assert_near(run.expected, loom_goodput_share(3600, 800, 60, 700), 1e-12);
+        assert_near(run.goodput, run.expected, 0.005);
+        assert_int_equal(run.n_events, LOOM_RUN_EVENTS);
+        loom_run again = played(&request), other;
+        assert_true(again.useful_s == run.useful_s); /* to the bit */
+        request.seed = 6;
+        other = played(&request);
+        assert_true(other.useful_s != run.useful_s);
+        loom_run_free(&run);
+        loom_run_free(&again);
+        loom_run_free(&other);
+    }
+}
+
+static void a_run_is_told_and_its_json_holds_the_figures(void **state)
+{
+    static const loom_run_failure failure = {11, 75};
+    loom_run_request request = small;
+    loom_config *json;
+    char *text;
+    double value;
+
+    request.failures = &failure, request.n_failures = 1;
+    loom_run run = played(&request);
+    assert_ok(loom_run_describe(&request, &run, &text));
+    assert_non_null(strstr(text, "12 steps of 10.0000 s, a checkpoint of 20 s every 5 steps (50 s), 1 failure\n"));
+    assert_non_null(strstr(text, "at 75 s rank 11 (node 1) fails in step 6; back to step 5: 5 s lost"));
+    loom_text_free(text);
+    assert_ok(loom_run_json(&request, &run, &text));
+    assert_ok(loom_config_parse("run.json", text, strlen(text), &json));
+    const loom_node *root = loom_config_root(json), *event = loom_node_at(loom_node_get(root, "events"), 0);
+    assert_true(loom_node_as_f64(loom_node_get(root, "seconds"), &value) && value == run.seconds);
+    assert_true(loom_node_as_f64(loom_node_get(event, "lost_s"), &value) && value == run.event[0].lost_s);
+    assert_string_equal(loom_node_text(loom_node_get(event, "doing")), "step");
+    loom_text_free(text);
+    loom_config_free(json);
+    loom_run_free(&run);
+}
+
+static void runs_that_cannot_be_are_refused(void **state)
+{
+    static const loom_run_failure nobody = {16, 1}, early = {0, -1}, late = {0, 1000};
+    loom_run_request r = small;
+    loom_run run;
+
+    r.failures = &nobody, r.n_failures = 1;
+    assert_refused(loom_run_play(&r, &run), LOOM_E_INVALID, "rank 16 cannot fail: ranks are 0 to 15");
+    r.failures = &early;
+    assert_refused(loom_run_play(&r, &run), LOOM_E_INVALID, "at -1 s");
+    r.failures = &late;
+    assert_refused(loom_run_play(&r, &run), LOOM_E_INVALID, "rank 0 fails at 1000 s", "ends after 180 s");
+    r = small, r.period_s = 5;
+    assert_refused(loom_run_play(&r, &run), LOOM_E_INVALID, "12 steps and 5 s");
+    r = small, r.step_s = 0;
+    assert_refused(loom_run_play(&r, &run), LOOM_E_INVALID, "steps of 0 s");
+    r = small, r.drawn = true, r.costs.device_hours = 0.01; /* a failure every 2.25 s, restarts of 53 */
+    assert_refused(loom_run_play(&r, &run), LOOM_E_INVALID, "after 1000000 failures 0 steps are safe");
 }
 
 /* --- calculator --------------------------------------------------------------------------------------------------------------- */
@@ -300,12 +497,21 @@ int main(void)
         cmocka_unit_test(young_daly_and_the_exact_interval_agree_for_short_checkpoints),
         cmocka_unit_test(no_interval_beats_the_exact_one),
         cmocka_unit_test(drawn_failures_give_the_same_goodput),
+        cmocka_unit_test(detection_is_part_of_the_restart),
         cmocka_unit_test(shares_sum_to_one_and_first_order_is_near),
         cmocka_unit_test(spares_cover_the_poisson_tail),
         cmocka_unit_test(a_plan_that_outlasts_its_reservation_is_refused),
         cmocka_unit_test(days_and_money_follow_from_the_share),
         cmocka_unit_test(notice_makes_a_reclaim_cheaper_and_break_even_is_where_both_cost_the_same),
         cmocka_unit_test(what_cannot_be_is_refused),
+        cmocka_unit_test(a_run_without_failures_is_its_steps_and_checkpoints),
+        cmocka_unit_test(one_failure_costs_what_is_unsafe_detection_and_restart),
+        cmocka_unit_test(a_failure_during_a_restart_begins_it_anew),
+        cmocka_unit_test(without_a_spare_the_run_waits_for_the_repair),
+        cmocka_unit_test(a_period_ends_a_run_wherever_it_is),
+        cmocka_unit_test(drawn_runs_meet_the_formula_of_goodput),
+        cmocka_unit_test(a_run_is_told_and_its_json_holds_the_figures),
+        cmocka_unit_test(runs_that_cannot_be_are_refused),
         cmocka_unit_test(flop_of_a_token_is_the_published_formula),
         cmocka_unit_test(state_of_a_parameter_is_18_down_to_0_28_bytes),
         cmocka_unit_test(calculations_name_what_they_lack),

@@ -263,6 +263,38 @@ static void the_trace_holds_every_action_of_the_chosen_ranks(void **state)
     loom_topology_free(c.topology);
 }
 
+/* The run's steps are those of the disturbed rehearsal, on the topology's nodes. */
+static void a_run_with_failures_is_made_of_rehearsed_steps(void **state)
+{
+    static const loom_handicap slow = {.rank = 5, .factor = 1.3};
+    static const loom_run_failure failure = {.rank = 13, .at_s = 5000};
+    static const loom_run_request run = {.costs = {.checkpoint_s = 30, .restart_s = 100, .interval_s = 600}, .steps = 1000, .failures = &failure, .n_failures = 1, .spares = -1};
+    rehearsal_case c;
+    loom_config *json;
+    char *text;
+    double value;
+
+    open_case(&c, &dense, 2, 64, "tp=2,dp=8,pp=1,mbs=1");
+    c.request.slow = &slow, c.request.n_slow = 1;
+    c.request.run = &run;
+    loom_rehearsal h = rehearsed(&c);
+    assert_true(h.step_s > h.undisturbed_s);
+    assert_int_equal(h.run.interval_steps, (int64_t)round(600 / h.step_s));
+    double saves = ceil(1000.0 / (double)h.run.interval_steps);
+    assert_near(h.run.seconds, 1000 * h.step_s + saves * 30 + h.run.lost_s + 100, 1e-6);
+    assert_int_equal(h.run.event[0].node, 1);
+    assert_ok(loom_rehearsal_describe(&c.request, &h, &text));
+    assert_non_null(strstr(text, "rank 13 (node 1) fails"));
+    loom_text_free(text);
+    assert_ok(loom_rehearsal_json(&c.request, &h, &text));
+    assert_ok(loom_config_parse("step.json", text, strlen(text), &json));
+    assert_true(loom_node_as_f64(loom_node_get(loom_node_get(loom_config_root(json), "run"), "lost_s"), &value) && value == h.run.lost_s);
+    loom_config_free(json);
+    loom_text_free(text);
+    loom_rehearsal_free(&h);
+    loom_topology_free(c.topology);
+}
+
 static void the_json_holds_the_figures(void **state)
 {
     rehearsal_case c;
@@ -315,6 +347,7 @@ int main(void)
         cmocka_unit_test(jitter_is_a_function_of_its_seed_and_costs_more_on_more_ranks),
         cmocka_unit_test(sixteen_thousand_ranks_with_a_slow_one_are_two_timelines),
         cmocka_unit_test(the_trace_holds_every_action_of_the_chosen_ranks),
+        cmocka_unit_test(a_run_with_failures_is_made_of_rehearsed_steps),
         cmocka_unit_test(the_json_holds_the_figures),
         cmocka_unit_test(what_cannot_be_is_refused),
     };
