@@ -9,9 +9,11 @@
 
 typedef struct calc_arguments {
     const char *model, *device, *precision, *period;
-    int devices, seq;
+    int devices, seq, format;
     double tokens, tokens_per_s, mfu, goodput, device_hours, flop, money, price;
 } calc_arguments;
+
+static const char *const formats[] = {"text", "json", NULL};
 
 #define FIELD(name) offsetof(calc_arguments, name)
 static const loom_option options[] = {
@@ -29,6 +31,7 @@ static const loom_option options[] = {
     {"flop", 0, LOOM_OPTION_REAL, FIELD(flop), .low = 1, .high = 1e40, .takes = "N", .help = "budget"},
     {"money", 0, LOOM_OPTION_REAL, FIELD(money), .low = 1e-9, .high = 1e15, .takes = "N", .help = "budget, with --price"},
     {"price", 0, LOOM_OPTION_REAL, FIELD(price), .low = 1e-9, .high = 1e9, .takes = "P", .help = "of a device-hour"},
+    {"format", 0, LOOM_OPTION_CHOICE, FIELD(format), .choices = formats, .takes = "FORMAT", .help = "text or json (text)"},
     {0},
 };
 
@@ -84,18 +87,18 @@ static loom_status read_calculation(const calc_arguments *a, loom_model *model, 
     return read_peak(a, &c->peak);
 }
 
-static loom_status calculate(const char *what, const loom_calculation *c, char **text)
+static loom_status calculate(const char *what, const loom_calculation *c, bool json, char **text)
 {
     double value[4];
 
     if (strcmp(what, "mfu") == 0)
-        return loom_calculate_mfu(c, &value[0], &value[1], text);
+        return json ? loom_calculate_mfu_json(c, text) : loom_calculate_mfu(c, &value[0], &value[1], text);
     if (strcmp(what, "tokens") == 0)
-        return loom_calculate_tokens(c, value, text);
+        return json ? loom_calculate_tokens_json(c, text) : loom_calculate_tokens(c, value, text);
     if (strcmp(what, "time") == 0)
-        return loom_calculate_time(c, value, text);
+        return json ? loom_calculate_time_json(c, text) : loom_calculate_time(c, value, text);
     if (strcmp(what, "memory") == 0)
-        return loom_calculate_memory(c, value, text);
+        return json ? loom_calculate_memory_json(c, text) : loom_calculate_memory(c, value, text);
     return loom_fail(LOOM_E_INVALID, "nothing to work out is called %s; mfu, tokens, time and memory are", what);
 }
 
@@ -113,7 +116,7 @@ static int run(const loom_command *self, int argc, char **argv)
         return exit_status;
     status = read_calculation(&arguments, &model, &calculation);
     if (status == LOOM_OK)
-        status = calculate(operands.at[0], &calculation, &text);
+        status = calculate(operands.at[0], &calculation, arguments.format != 0, &text);
     if (status < 0)
         return loom_command_fail(self, status);
     fputs(text, stdout);

@@ -9,8 +9,10 @@
 
 typedef struct collective_arguments {
     const char *bytes, *bandwidth, *latency;
-    int ranks;
+    int ranks, format;
 } collective_arguments;
+
+static const char *const formats[] = {"text", "json", NULL};
 
 static const loom_option options[] = {
     {"bytes", 0, LOOM_OPTION_TEXT, offsetof(collective_arguments, bytes), .takes = "S", .help = "the full buffer: 16GB, 512MiB"},
@@ -19,6 +21,7 @@ static const loom_option options[] = {
     {"bandwidth", 0, LOOM_OPTION_TEXT, offsetof(collective_arguments, bandwidth), .takes = "W",
      .help = "of one rank, one direction: 900GB/s, 400Gb/s"},
     {"latency", 0, LOOM_OPTION_TEXT, offsetof(collective_arguments, latency), .takes = "T", .help = "of one step of the ring (0s)"},
+    {"format", 0, LOOM_OPTION_CHOICE, offsetof(collective_arguments, format), .choices = formats, .takes = "FORMAT", .help = "text or json (text)"},
     {0},
 };
 
@@ -49,7 +52,7 @@ static loom_status print(const collective_arguments *arguments, const char *name
     if (status == LOOM_OK && arguments->latency)
         status = loom_quantity_seconds(arguments->latency, &latency);
     if (status == LOOM_OK)
-        status = loom_plan_collective_text(pattern, bytes, arguments->ranks, bandwidth, latency, &text);
+        status = (arguments->format ? loom_plan_collective_json : loom_plan_collective_text)(pattern, bytes, arguments->ranks, bandwidth, latency, &text);
     if (status != LOOM_OK)
         return status;
     fputs(text, stdout);

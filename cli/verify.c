@@ -9,10 +9,12 @@
 #include <stdlib.h>
 
 typedef struct verify_arguments {
-    int buffers, micro_batches;
+    int buffers, micro_batches, format;
     const char *output;
     bool with_comm;
 } verify_arguments;
+
+static const char *const formats[] = {"text", "json", NULL};
 
 static const loom_option options[] = {
     {"buffers", 'b', LOOM_OPTION_INT, offsetof(verify_arguments, buffers), .low = 0, .high = 1 << 20, .takes = "K",
@@ -22,29 +24,14 @@ static const loom_option options[] = {
     {"output", 'o', LOOM_OPTION_TEXT, offsetof(verify_arguments, output), .takes = "FILE",
      .help = "write the order: NAME.csv as torch.distributed.pipelining reads it, NAME.order as Megatron's"},
     {"with-comm", 0, LOOM_OPTION_FLAG, offsetof(verify_arguments, with_comm), .help = "write a CSV with its sends, receives and waits (torch 2.15 on)"},
+    {"format", 0, LOOM_OPTION_CHOICE, offsetof(verify_arguments, format), .choices = formats, .takes = "FORMAT", .help = "text or json (text)"},
     {0},
 };
-
-/* The fewest buffers a channel with which a schedule that runs at all runs with blocking sends. More never hurt, so halving finds it; all messages of
- * a channel are enough. */
-static int least_buffers(const loom_schedule *schedule)
-{
-    int low = 0, high = 2 * schedule->micro_batches * schedule->chunks_per_stage;
-
-    while (low < high) {
-        int middle = low + (high - low) / 2;
-        if (loom_schedule_verify(schedule, middle, NULL) == LOOM_OK)
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    return low;
-}
 
 static void print_facts(const loom_schedule *s, const loom_schedule_facts *facts, int buffers)
 {
     bool split = false;
-    int least = buffers < 0 ? least_buffers(s) : buffers;
+    int least = buffers < 0 ? loom_schedule_least_buffers(s) : buffers;
 
     for (int i = 0; i < s->stages; i++)
         split |= facts->peak_before_input[i] != facts->peak_in_flight[i];
@@ -94,20 +81,6 @@ static loom_status write_schedule(const loom_schedule *s, const verify_arguments
     return status;
 }
 
-static loom_status prove(const char *path, const loom_schedule *s, const verify_arguments *arguments)
-{
-    loom_schedule_facts facts;
-    loom_status status = loom_schedule_verify(s, arguments->buffers, &facts);
-
-    if (status < 0)
-        return loom_fail(status, "%s: %s", path, loom_last_error());
-    printf("%s: %d stage%s x %d chunk%s, %d micro-batches, %s\n", path, s->stages, s->stages == 1 ? "" : "s", s->chunks_per_stage,
-           s->chunks_per_stage == 1 ? "" : "s", s->micro_batches, s->has_comm ? "with sends and receives" : "compute only");
-    print_facts(s, &facts, arguments->buffers);
-    loom_schedule_facts_free(&facts);
-    return arguments->output ? write_schedule(s, arguments) : LOOM_OK;
-}
-
 /* Groups other than pp's lie inside a stage; a stage's ranks run one list, so they call the same collectives in the same order. */
 static loom_status prove_groups(const loom_layout *l)
 {
@@ -122,17 +95,64 @@ static loom_status prove_groups(const loom_layout *l)
                 if (loom_layout_coords(l, members[i]).at[LOOM_AXIS_PP] != stage)
                     status = loom_fail(LOOM_E_INVALID, "the %s group of rank %d reaches over stages", loom_axis_name((loom_axis)axis), rank);
         }
-    if (status == LOOM_OK)
-        printf("proved: every tp, cp, dp, etp, ep and edp group lies inside a stage, whose ranks run one list: collectives in one order on all of a group\n");
     free(members);
     return status;
+}
+
+static void print_proof(const char *path, const loom_layout *layout, const loom_schedule *s, const loom_schedule_facts *facts, int buffers)
+{
+    char line[256];
+
+    if (layout)
+        printf("%s\n", loom_layout_describe(layout, line, sizeof line));
+    printf("%s: %d stage%s x %d chunk%s, %d micro-batches, %s\n", path, s->stages, s->stages == 1 ? "" : "s", s->chunks_per_stage,
+           s->chunks_per_stage == 1 ? "" : "s", s->micro_batches, s->has_comm ? "with sends and receives" : "compute only");
+    print_facts(s, facts, buffers);
+    if (layout)
+        printf("proved: every tp, cp, dp, etp, ep and edp group lies inside a stage, whose ranks run one list: collectives in one order on all of a group\n");
+}
+
+/* `facts` NULL: not proved, for `reason`. */
+static loom_status print_verdict(const char *path, const loom_layout *layout, const loom_schedule *s, int buffers, const loom_schedule_facts *facts, const char *reason)
+{
+    char *text;
+    loom_status status = loom_schedule_verdict_json(path, layout, s, buffers, facts, reason, &text);
+
+    if (status < 0)
+        return status;
+    fputs(text, stdout);
+    loom_text_free(text);
+    return LOOM_OK;
+}
+
+/* `layout` NULL: the schedule came as it is. */
+static loom_status prove(const char *path, const loom_layout *layout, const loom_schedule *s, const verify_arguments *arguments)
+{
+    loom_schedule_facts facts = {0};
+    loom_status status = loom_schedule_verify(s, arguments->buffers, &facts);
+    char reason[1024];
+
+    if (status == LOOM_OK && layout)
+        status = prove_groups(layout);
+    if (status == LOOM_OK) {
+        if (arguments->format)
+            status = print_verdict(path, layout, s, arguments->buffers, &facts, NULL);
+        else
+            print_proof(path, layout, s, &facts, arguments->buffers);
+        loom_schedule_facts_free(&facts);
+        return status == LOOM_OK && arguments->output ? write_schedule(s, arguments) : status;
+    }
+    loom_schedule_facts_free(&facts);
+    snprintf(reason, sizeof reason, "%s", loom_last_error());
+    if (arguments->format && status == LOOM_E_INVALID)
+        print_verdict(path, layout, s, arguments->buffers, NULL, reason);
+    return loom_fail(status, "%s: %s", path, reason);
 }
 
 static loom_status verify_layout(const char *path, const verify_arguments *arguments)
 {
     layout_file file;
     loom_schedule *schedule;
-    char line[256];
     loom_status status = layout_file_load(path, NULL, 0, &file);
 
     if (status < 0)
@@ -143,10 +163,7 @@ static loom_status verify_layout(const char *path, const verify_arguments *argum
         return loom_fail(LOOM_E_INVALID, "%s: says no global_batch, so the number of micro-batches is open; --micro-batches M closes it", path);
     if ((status = loom_schedule_for_layout(&file.layout, &schedule)) < 0)
         return status;
-    printf("%s\n", loom_layout_describe(&file.layout, line, sizeof line));
-    status = prove(path, schedule, arguments);
-    if (status == LOOM_OK)
-        status = prove_groups(&file.layout);
+    status = prove(path, &file.layout, schedule, arguments);
     loom_schedule_free(schedule);
     return status;
 }
@@ -158,7 +175,7 @@ static loom_status verify_schedule(const char *path, const verify_arguments *arg
 
     if (status < 0)
         return status;
-    status = prove(path, schedule, arguments);
+    status = prove(path, NULL, schedule, arguments);
     loom_schedule_free(schedule);
     return status;
 }
@@ -185,7 +202,7 @@ const loom_command loom_command_verify = {
     .about = "A CSV is that of torch.distributed.pipelining: a row a stage, cells like 0F1, 1B0, 2I3, 2W3, with or without SEND_F, RECV_F and their like; an\n"
              ".order is Megatron's: a line a stage, chunk k forward as k and backward as -k. Without sends and receives\n"
              "it is judged as a program would run it that sends right after the producer and receives right before the consumer. A deadlock is told as the\n"
-             "shortest cycle of stages that wait for each other. Status 2 when the schedule does not run.",
+             "shortest cycle of stages that wait for each other. Status 2 when the schedule does not run; as JSON, \"proved\" says so too.",
     .options = options,
     .run = run,
 };

@@ -161,6 +161,11 @@ LOOM_API loom_status loom_calculate_tokens(const loom_calculation *c, double *to
 LOOM_API loom_status loom_calculate_time(const loom_calculation *c, double *seconds, char **text);
 /* Weights, gradients, optimizer by ZeRO stage on `devices`, in bytes of one device: bytes[stage]. */
 LOOM_API loom_status loom_calculate_memory(const loom_calculation *c, double bytes[4], char **text);
+/* The same answers as JSON objects, with the lines in "lines". */
+LOOM_API loom_status loom_calculate_mfu_json(const loom_calculation *c, char **text);
+LOOM_API loom_status loom_calculate_tokens_json(const loom_calculation *c, char **text);
+LOOM_API loom_status loom_calculate_time_json(const loom_calculation *c, char **text);
+LOOM_API loom_status loom_calculate_memory_json(const loom_calculation *c, char **text);
 
 LOOM_END
 #endif

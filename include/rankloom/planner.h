@@ -162,6 +162,7 @@ LOOM_API loom_status loom_plan_collective(loom_pattern pattern, double bytes, in
                                           loom_collective_cost *cost);
 LOOM_API loom_status loom_plan_collective_text(loom_pattern pattern, double bytes, int ranks, double bandwidth, double latency_s,
                                                char **text);
+LOOM_API loom_status loom_plan_collective_json(loom_pattern pattern, double bytes, int ranks, double bandwidth, double latency_s, char **text);
 
 LOOM_END
 #endif

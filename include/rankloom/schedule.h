@@ -81,6 +81,12 @@ typedef struct loom_schedule_facts {
  * stages in words. `facts` may be NULL; else filled when the schedule is sound; free with loom_schedule_facts_free(). */
 LOOM_API loom_status loom_schedule_verify(const loom_schedule *schedule, int buffers, loom_schedule_facts *facts);
 LOOM_API void loom_schedule_facts_free(loom_schedule_facts *facts);
+/* The fewest buffers a channel with which a schedule that runs at all runs under sends that block. */
+LOOM_API int loom_schedule_least_buffers(const loom_schedule *schedule);
+/* What loom_schedule_verify() said of `schedule` as a JSON object: with its `facts`, or, `facts` NULL, with the `reason` against it. `source` names the file;
+ * `layout` is what the schedule was made for, or NULL. Free *text with loom_text_free(). */
+LOOM_API loom_status loom_schedule_verdict_json(const char *source, const loom_layout *layout, const loom_schedule *schedule, int buffers, const loom_schedule_facts *facts,
+                                                const char *reason, char **text);
 
 /* How many buffers of one boundary the executor of lib/pp allocates on `stage` (the schedule has comm): `inputs` wait for the backward that
  * reads them again, `messages` are gradients that have arrived and what is on its way to other stages. */

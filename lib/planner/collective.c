@@ -98,3 +98,22 @@ loom_status loom_plan_collective_text(loom_pattern pattern, double bytes, int ra
     loom_text_add(&out, "\n");
     return loom_text_take(&out, text);
 }
+
+loom_status loom_plan_collective_json(loom_pattern pattern, double bytes, int ranks, double bandwidth, double latency_s, char **text)
+{
+    loom_text out = {0};
+    loom_collective_cost cost;
+    loom_status status = loom_plan_collective(pattern, bytes, ranks, bandwidth, latency_s, &cost);
+
+    if (status < 0)
+        return status;
+    loom_text_add(&out, "{\"schema\":1,\"collective\":\"%s\",\"ranks\":%d,", loom_pattern_name(pattern), ranks);
+    loom_text_add_field(&out, "bytes", bytes, ",");
+    loom_text_add_field(&out, "sent_per_rank", cost.sent_per_rank, ",");
+    loom_text_add_field(&out, "received_per_rank", cost.received_per_rank, ",");
+    loom_text_add_field(&out, "volume_factor", cost.volume_factor, ",");
+    loom_text_add_field(&out, "seconds", cost.seconds, ",\"formula\":");
+    loom_text_add_json(&out, lesson_of(pattern, ranks).formula);
+    loom_text_add(&out, "}\n");
+    return loom_text_take(&out, text);
+}

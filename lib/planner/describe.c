@@ -216,12 +216,13 @@ static void json_memory(loom_text *out, const loom_prediction *p)
     loom_text_add(out, "]");
 }
 
+/* The members of a prediction's object. */
 static void json_prediction(loom_text *out, const loom_prediction *p, const char *binding)
 {
     const loom_layout *l = &p->layout;
 
     loom_text_add(out,
-                  "{\"tp\":%d,\"pp\":%d,\"vpp\":%d,\"cp\":%d,\"ep\":%d,\"etp\":%d,\"dp\":%d,\"zero\":%d,\"micro_batch\":%lld,\"recompute\":"
+                  "\"tp\":%d,\"pp\":%d,\"vpp\":%d,\"cp\":%d,\"ep\":%d,\"etp\":%d,\"dp\":%d,\"zero\":%d,\"micro_batch\":%lld,\"recompute\":"
                   "\"%s\",\"sequence_parallel\":%s,",
                   l->tp, l->pp, l->vpp, l->cp, l->ep, l->etp, l->dp, l->zero, (long long)l->micro_batch, loom_recompute_name(l->recompute),
                   l->sequence_parallel ? "true" : "false");
@@ -249,15 +250,15 @@ static void json_prediction(loom_text *out, const loom_prediction *p, const char
     json_breakdown(out, p);
     loom_text_add(out, ",\"binding\":");
     loom_text_add_json(out, binding);
-    loom_text_add(out, "}");
 }
 
 static void json_list(loom_text *out, const char *name, const loom_prediction *list, int n, const char *binding)
 {
     loom_text_add(out, "\"%s\":[", name);
     for (int i = 0; i < n; i++) {
-        loom_text_add(out, i ? ",\n" : "\n");
+        loom_text_add(out, i ? ",\n{" : "\n{");
         json_prediction(out, &list[i], i == 0 ? binding : NULL);
+        loom_text_add(out, "}");
     }
     loom_text_add(out, "]");
 }
@@ -326,8 +327,9 @@ loom_status loom_prediction_describe(const loom_plan_request *request, const loo
     loom_text out = {0};
 
     if (format == LOOM_PLAN_AS_JSON) {
+        loom_text_add(&out, "{\"schema\":1,");
         json_prediction(&out, prediction, NULL);
-        loom_text_add(&out, "\n");
+        loom_text_add(&out, "}\n");
     } else if (format == LOOM_PLAN_AS_YAML) {
         yaml_layout(&out, prediction);
     } else {

@@ -333,7 +333,7 @@ static void tell_json(loom_text *out, const scored *rows, int n, const group *gr
     tally all = sum_of_groups(groups, n_groups, offsetof(group, plain));
     bool first = true;
 
-    loom_text_add(out, "{\"rows\":[");
+    loom_text_add(out, "{\"schema\":1,\"rows\":[");
     for (int i = 0; i < n; i++) {
         loom_text_add(out, i ? ",\n" : "\n");
         tell_json_row(out, &rows[i]);
