@@ -99,17 +99,33 @@ static loom_status prove_groups(const loom_layout *l)
     return status;
 }
 
+/* What theory says the schedule wastes, and how to waste less. */
+static void print_idle(const loom_layout *l, const loom_schedule *s)
+{
+    const double LITTLE = 0.1;
+    double idle = loom_schedule_ideal_idle(l->schedule, s->stages, s->chunks_per_stage, s->micro_batches);
+
+    if (s->stages == 1)
+        return;
+    printf("idle during %.2f %% of the time when stages are even, B takes twice as long as F and messages take none", 100 * idle);
+    if (idle > LITTLE)
+        printf("; %d micro-batches bring that to %g %%", loom_schedule_micro_batches_for(l->schedule, s->stages, s->chunks_per_stage, LITTLE), 100 * LITTLE);
+    putchar('\n');
+}
+
 static void print_proof(const char *path, const loom_layout *layout, const loom_schedule *s, const loom_schedule_facts *facts, int buffers)
 {
     char line[256];
 
     if (layout)
         printf("%s\n", loom_layout_describe(layout, line, sizeof line));
-    printf("%s: %d stage%s x %d chunk%s, %d micro-batches, %s\n", path, s->stages, s->stages == 1 ? "" : "s", s->chunks_per_stage,
-           s->chunks_per_stage == 1 ? "" : "s", s->micro_batches, s->has_comm ? "with sends and receives" : "compute only");
+    printf("%s: %d stage%s x %d chunk%s, %d micro-batch%s, %s\n", path, s->stages, s->stages == 1 ? "" : "s", s->chunks_per_stage,
+           s->chunks_per_stage == 1 ? "" : "s", s->micro_batches, s->micro_batches == 1 ? "" : "es", s->has_comm ? "with sends and receives" : "compute only");
     print_facts(s, facts, buffers);
-    if (layout)
+    if (layout) {
         printf("proved: every tp, cp, dp, etp, ep and edp group lies inside a stage, whose ranks run one list: collectives in one order on all of a group\n");
+        print_idle(layout, s);
+    }
 }
 
 /* `facts` NULL: not proved, for `reason`. */

@@ -115,6 +115,10 @@ LOOM_API loom_status loom_schedule_parse_order(const char *source, const char *t
  * messages take no time: what theory says for this generator. Exact for all of gpipe, 1f1b, interleaved and zb-h1, for zb-v from
  * 2 * stages - 1 micro-batches on (below that a lower bound). */
 LOOM_API double loom_schedule_ideal_bubble(loom_schedule_kind kind, int stages, int chunks_per_stage, int micro_batches);
+/* The same as a share of the whole time: idle / (idle + busy). */
+LOOM_API double loom_schedule_ideal_idle(loom_schedule_kind kind, int stages, int chunks_per_stage, int micro_batches);
+/* The fewest micro-batches that the generator takes with which that share is at most `idle`. */
+LOOM_API int loom_schedule_micro_batches_for(loom_schedule_kind kind, int stages, int chunks_per_stage, double idle);
 
 /* --- virtual time --------------------------------------------------------------------------------------------------------
  * Every stage runs its list in order on one compute queue; messages travel beside it, one after another on each ordered pair of stages;

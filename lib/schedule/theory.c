@@ -29,3 +29,20 @@ double loom_schedule_ideal_bubble(loom_schedule_kind kind, int stages, int chunk
 {
     return idle_units(kind, stages, chunks_per_stage, micro_batches) / (3.0 * chunks_per_stage * micro_batches);
 }
+
+double loom_schedule_ideal_idle(loom_schedule_kind kind, int stages, int chunks_per_stage, int micro_batches)
+{
+    double bubble = loom_schedule_ideal_bubble(kind, stages, chunks_per_stage, micro_batches);
+
+    return bubble / (1 + bubble);
+}
+
+int loom_schedule_micro_batches_for(loom_schedule_kind kind, int stages, int chunks_per_stage, double idle)
+{
+    const int step = kind == LOOM_SCHEDULE_INTERLEAVED ? stages : 1, most = 1 << 20;
+    int m = step;
+
+    while (m < most && !(loom_schedule_ideal_idle(kind, stages, chunks_per_stage, m) <= idle + 1e-12))
+        m += step;
+    return m;
+}

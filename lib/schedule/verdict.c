@@ -49,6 +49,11 @@ loom_status loom_schedule_verdict_json(const char *source, const loom_layout *la
     loom_text_add(&out, buffers < 0 ? "null" : "%d", buffers);
     loom_text_add(&out, ",\"proved\":%s,\"reason\":", facts ? "true" : "false");
     loom_text_add_json(&out, facts ? NULL : reason);
+    if (layout) {
+        loom_text_add(&out, ",");
+        loom_text_add_field(&out, "ideal_idle",
+                            loom_schedule_ideal_idle(layout->schedule, s->stages, s->chunks_per_stage, s->micro_batches), "");
+    }
     if (facts)
         add_facts(&out, s, facts);
     loom_text_add(&out, "}\n");
