@@ -68,18 +68,24 @@ static loom_status find_device(const loom_device *device, int ordinal)
     return LOOM_OK;
 }
 
-/* Memory that was freed stays in the pool: a step allocates nothing of the driver once it has met its shapes. */
+/* Memory that was freed stays in the pool: a step allocates nothing of the driver once it has met its shapes. Of freed memory an allocation takes only
+ * what every stream is through with. Left to itself the pool may also hand out what is still in use and let the taker wait for it: on a receive that was
+ * posted early, whose sender waits for us, that would be for ever. */
 static loom_status open_pool(loom_device *device, loom_cuda_device *d)
 {
     struct cudaMemPoolProps props = {.allocType = cudaMemAllocationTypePinned,
                                      .handleTypes = cudaMemHandleTypeNone,
                                      .location = {.type = cudaMemLocationTypeDevice, .id = d->ordinal}};
     uint64_t keep = UINT64_MAX;
-    loom_status status = loom_cuda_check(device, cudaMemPoolCreate(&d->pool, &props), "cudaMemPoolCreate");
+    int no = 0;
+    loom_status status;
 
-    if (status < 0)
-        return status;
-    return loom_cuda_check(device, cudaMemPoolSetAttribute(d->pool, cudaMemPoolAttrReleaseThreshold, &keep), "cudaMemPoolSetAttribute");
+    LOOM_TRY(loom_cuda_check(device, cudaMemPoolCreate(&d->pool, &props), "cudaMemPoolCreate"));
+    LOOM_TRY(loom_cuda_check(device, cudaMemPoolSetAttribute(d->pool, cudaMemPoolAttrReleaseThreshold, &keep), "cudaMemPoolSetAttribute"));
+    return loom_cuda_check(device, cudaMemPoolSetAttribute(d->pool, cudaMemPoolReuseAllowInternalDependencies, &no), "cudaMemPoolSetAttribute");
+
+fail:
+    return status;
 }
 
 static loom_status device_open(loom_device *device, const loom_device_config *config)
@@ -98,7 +104,8 @@ static loom_status device_open(loom_device *device, const loom_device_config *co
     LOOM_TRY(loom_cuda_check(device, cudaDeviceGetStreamPriorityRange(&d->priority_least, &d->priority_greatest),
                              "cudaDeviceGetStreamPriorityRange"));
     LOOM_TRY(open_pool(device, d));
-    return loom_cuda_check(device, cudaStreamCreateWithFlags(&d->memory, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+    LOOM_TRY(loom_cuda_check(device, cudaStreamCreateWithFlags(&d->allocations, cudaStreamNonBlocking), "cudaStreamCreateWithFlags"));
+    return loom_cuda_check(device, cudaStreamCreateWithFlags(&d->frees, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
 
 fail:
     return status;
@@ -110,10 +117,10 @@ static void device_close(loom_device *device)
 
     if (!d)
         return;
-    if (d->memory) {
-        cudaStreamSynchronize(d->memory);
-        cudaStreamDestroy(d->memory);
-    }
+    if (d->allocations)
+        cudaStreamDestroy(d->allocations);
+    if (d->frees)
+        cudaStreamDestroy(d->frees); /* what is queued still runs, and the pool goes when its last block is back */
     if (d->pool)
         cudaMemPoolDestroy(d->pool);
     pthread_mutex_destroy(&d->lock);
@@ -131,15 +138,15 @@ static loom_status device_alloc(loom_device *device, size_t bytes, void **memory
     loom_status status;
 
     LOOM_TRY(loom_cuda_enter(device));
-    LOOM_TRY(loom_cuda_check(device, cudaMallocFromPoolAsync(&block, bytes, d->pool, d->memory), "cudaMallocFromPoolAsync"));
-    LOOM_TRY(loom_cuda_check(device, cudaMemsetAsync(block, 0, bytes, d->memory), "cudaMemsetAsync of %zu bytes", bytes));
-    LOOM_TRY(loom_cuda_check(device, cudaStreamSynchronize(d->memory), "waiting for new memory"));
+    LOOM_TRY(loom_cuda_check(device, cudaMallocFromPoolAsync(&block, bytes, d->pool, d->allocations), "cudaMallocFromPoolAsync"));
+    LOOM_TRY(loom_cuda_check(device, cudaMemsetAsync(block, 0, bytes, d->allocations), "cudaMemsetAsync of %zu bytes", bytes));
+    LOOM_TRY(loom_cuda_settle(device, d->allocations, "new memory"));
     *memory = block;
     return LOOM_OK;
 
 fail:
     if (block)
-        cudaFreeAsync(block, d->memory);
+        cudaFreeAsync(block, d->allocations);
     return status;
 }
 
@@ -154,9 +161,9 @@ static void device_free(loom_device *device, void *memory)
     pthread_mutex_lock(&d->lock);
     for (loom_cuda_stream *s = d->streams; s; s = s->next)
         if (cudaEventRecord(s->mark, loom_cuda_stream_of(&s->base)) == cudaSuccess)
-            cudaStreamWaitEvent(d->memory, s->mark, 0);
+            cudaStreamWaitEvent(d->frees, s->mark, 0);
     pthread_mutex_unlock(&d->lock);
-    cudaFreeAsync(memory, d->memory);
+    cudaFreeAsync(memory, d->frees);
 }
 
 static loom_status host_alloc(loom_device *device, size_t bytes, void **memory)

@@ -10,7 +10,7 @@
 typedef struct loom_cuda_device {
     int ordinal;
     cudaMemPool_t pool;
-    cudaStream_t memory; /* allocations and frees are ordered on it */
+    cudaStream_t allocations, frees; /* two: a free comes behind all that is queued, and an allocation may not wait for that */
     int priority_least, priority_greatest;
     pthread_mutex_t lock; /* of the list */
     struct loom_cuda_stream *streams;
@@ -30,6 +30,9 @@ typedef struct loom_cuda_event {
 
 /* "CUDA device 0: <what>: out of memory (cudaErrorMemoryAllocation)", with the status that fits; LOOM_OK when `code` is no failure. */
 loom_status loom_cuda_check(const loom_device *device, cudaError_t code, const char *what, ...) LOOM_PRINTF(3, 4);
+
+/* Waits until `stream` has nothing left to do, with an eye on the peers' deadlines (device/watch.h). `name` is for the message. */
+loom_status loom_cuda_settle(loom_device *device, cudaStream_t stream, const char *name);
 
 static inline loom_cuda_device *loom_cuda_of(const loom_device *device)
 {

@@ -182,20 +182,25 @@ static void nap(int rounds)
         nanosleep(&short_sleep, NULL);
 }
 
-loom_status loom_cuda_stream_wait(loom_stream *stream)
+loom_status loom_cuda_settle(loom_device *device, cudaStream_t stream, const char *name)
 {
-    loom_status status = loom_cuda_enter(stream->device);
     double begin_s = loom_now_s();
     cudaError_t code;
 
-    if (status < 0)
-        return status;
-    for (int rounds = 0; (code = cudaStreamQuery(loom_cuda_stream_of(stream))) == cudaErrorNotReady; rounds++) {
-        if (rounds % 256 == 255 && (status = loom_watch_check(stream->device, loom_now_s() - begin_s)) < 0)
+    for (int rounds = 0; (code = cudaStreamQuery(stream)) == cudaErrorNotReady; rounds++) {
+        loom_status status = rounds % 256 == 255 ? loom_watch_check(device, loom_now_s() - begin_s) : LOOM_OK;
+        if (status < 0)
             return status;
         nap(rounds);
     }
-    if ((status = loom_cuda_check(stream->device, code, "work of stream \"%s\"", stream->name)) < 0)
+    return loom_cuda_check(device, code, "work of stream \"%s\"", name);
+}
+
+loom_status loom_cuda_stream_wait(loom_stream *stream)
+{
+    loom_status status = loom_cuda_enter(stream->device);
+
+    if (status < 0 || (status = loom_cuda_settle(stream->device, loom_cuda_stream_of(stream), stream->name)) < 0)
         return status;
     return loom_stream_failure(stream);
 }

@@ -230,6 +230,31 @@ static void lanes_do_not_wait_for_each_other(loom_comm *comm, loom_stream *strea
     drop(comm, in[1]);
 }
 
+/* As a pipeline does it: the receive is posted early, and its sender waits for us. New memory meanwhile may come neither behind it nor behind a free that
+ * does. */
+static void an_allocation_does_not_wait_for_a_message(loom_comm *comm, loom_stream *stream)
+{
+    int rank = loom_comm_rank(comm), peer = rank ^ 1;
+    buffer in = new_buffer(comm, COUNT * sizeof(float)), out = new_buffer(comm, in.bytes), old = new_buffer(comm, in.bytes), new;
+    loom_stream *early;
+
+    assert_ok(loom_stream_open(loom_comm_device(comm), LOOM_STREAM_INLINE, "recv", &early));
+    assert_ok(loom_comm_connect(comm, &peer, 1));
+    assert_ok(loom_recv(comm, in.device, COUNT, LOOM_F32, peer, 0, early));
+    drop(comm, old);
+    new = new_buffer(comm, in.bytes);
+    value_fill(out.host, rank, 0, COUNT, LOOM_F32);
+    push(out, stream);
+    assert_ok(loom_send(comm, out.device, COUNT, LOOM_F32, peer, 0, stream));
+    assert_ok(loom_stream_wait(stream));
+    pull(in, early);
+    value_expect(in.host, peer, 0, COUNT, LOOM_F32);
+    loom_stream_close(early);
+    drop(comm, in);
+    drop(comm, out);
+    drop(comm, new);
+}
+
 /* --- comms out of comms ------------------------------------------------------------------------------------------------------------------ */
 
 static int sum_of_world_ranks(loom_comm *comm, loom_stream *stream)
@@ -295,6 +320,12 @@ static void everything_on_four_ranks(void **state)
     on_ranks_with(&on_cuda, 4, whole);
 }
 
+static void memory_comes_while_messages_wait(void **state)
+{
+    (void)state;
+    on_ranks_with(&on_cuda, 2, an_allocation_does_not_wait_for_a_message);
+}
+
 /* --- unhappy ends --------------------------------------------------------------------------------------------------------------------------- */
 
 static void rank_1_calls_nothing(loom_comm *world, loom_stream *stream)
@@ -341,6 +372,7 @@ int main(void)
         cmocka_unit_test(everything_on_one_rank),
         cmocka_unit_test(everything_on_two_ranks),
         cmocka_unit_test(everything_on_four_ranks),
+        cmocka_unit_test(memory_comes_while_messages_wait),
         cmocka_unit_test(a_rank_that_does_not_come_is_noticed_at_the_deadline),
         cmocka_unit_test(a_world_of_gpus_speaks_nccl),
     };

@@ -16,6 +16,8 @@ typedef struct block {
     struct block *next;
     uint64_t offset, bytes, room;
     bool free;
+    cudaEvent_t gone; /* where its free is queued; NULL: there is none */
+    uint64_t takes;   /* a free that comes after another take is none any more */
 } block;
 
 static struct {
@@ -68,18 +70,23 @@ void double_memory_shut(void)
 
 /* --- blocks -------------------------------------------------------------------------------------------------------------------- */
 
-static block *find_free(uint64_t room)
+/* `waits`: also one whose free is still queued, if there is no other. */
+static block *find_free(uint64_t room, bool waits)
 {
     for (block *b = arena.blocks; b; b = b->next)
         if (b->free && b->room == room)
             return b;
+    for (block *b = arena.blocks; waits && b; b = b->next)
+        if (b->gone && b->room == room)
+            return b;
     return NULL;
 }
 
-static block *take(uint64_t bytes)
+/* The caller owns *gone, what its stream has to wait for, or NULL. */
+static block *take(uint64_t bytes, bool waits, cudaEvent_t *gone)
 {
     uint64_t room = (bytes + ALIGN - 1) / ALIGN * ALIGN;
-    block *b = find_free(room);
+    block *b = find_free(room, waits);
 
     if (!b) {
         if (arena.used + room + NOBODYS_BYTES > ARENA_BYTES || !(b = malloc(sizeof *b)))
@@ -90,6 +97,9 @@ static block *take(uint64_t bytes)
     }
     b->bytes = bytes;
     b->free = false;
+    b->takes++;
+    *gone = b->gone;
+    b->gone = NULL;
     return b;
 }
 
@@ -126,17 +136,25 @@ typedef struct memory_op {
     const void *from;
     int value;
     size_t bytes;
+    uint64_t takes; /* of the block that is given back */
 } memory_op;
 
-static void give(void *pointer)
+static void give(void *pointer, uint64_t takes)
 {
+    cudaEvent_t gone = NULL;
     block *b;
 
     pthread_mutex_lock(&arena.lock);
     b = find(pointer);
-    b->free = true;
-    memset(pointer, 0xff, b->bytes);
+    if (b->takes == takes) {
+        gone = b->gone;
+        b->gone = NULL;
+        b->free = true;
+        memset(pointer, 0xff, b->bytes);
+    }
     pthread_mutex_unlock(&arena.lock);
+    if (gone)
+        cudaEventDestroy(gone);
 }
 
 static double_step run_memory(double_op *op)
@@ -154,7 +172,7 @@ static double_step run_memory(double_op *op)
         memset(m->to, 0xff, m->bytes);
         break;
     case GIVE:
-        give(m->to);
+        give(m->to, m->takes);
         break;
     }
     return DOUBLE_OVER;
@@ -179,7 +197,7 @@ static cudaError_t push(cudaStream_t stream, memory_op what)
 /* --- what the host calls ----------------------------------------------------------------------------------------------------------- */
 
 struct CUmemPoolHandle_st {
-    int device;
+    bool waits; /* may hand out what is still in use, and have the taker's stream wait for it */
 };
 
 cudaError_t cudaMemPoolCreate(cudaMemPool_t *pool, const struct cudaMemPoolProps *props)
@@ -190,12 +208,19 @@ cudaError_t cudaMemPoolCreate(cudaMemPool_t *pool, const struct cudaMemPoolProps
     open_arena();
     pthread_mutex_unlock(&arena.lock);
     *pool = calloc(1, sizeof **pool);
-    return *pool ? cudaSuccess : double_remember(cudaErrorMemoryAllocation);
+    if (!*pool)
+        return double_remember(cudaErrorMemoryAllocation);
+    (*pool)->waits = true; /* CUDA's default, and an invitation to deadlocks */
+    return cudaSuccess;
 }
 
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, enum cudaMemPoolAttr attribute, void *value)
 {
-    return pool && value && attribute == cudaMemPoolAttrReleaseThreshold ? cudaSuccess : double_remember(cudaErrorInvalidValue);
+    if (!pool || !value)
+        return double_remember(cudaErrorInvalidValue);
+    if (attribute == cudaMemPoolReuseAllowInternalDependencies)
+        pool->waits = *(const int *)value;
+    return cudaSuccess;
 }
 
 cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool)
@@ -206,27 +231,44 @@ cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool)
 
 cudaError_t cudaMallocFromPoolAsync(void **pointer, size_t bytes, cudaMemPool_t pool, cudaStream_t stream)
 {
-    block *b = NULL;
+    cudaEvent_t gone = NULL;
+    block *b;
 
     if (!pool || !bytes)
         return double_remember(cudaErrorInvalidValue);
     if (double_fails(__func__))
         return double_remember(cudaErrorMemoryAllocation);
     pthread_mutex_lock(&arena.lock);
-    b = take(bytes);
+    b = take(bytes, pool->waits, &gone);
     pthread_mutex_unlock(&arena.lock);
     if (!b)
         return double_remember(cudaErrorMemoryAllocation);
+    if (gone) {
+        cudaStreamWaitEvent(stream, gone, 0);
+        cudaEventDestroy(gone);
+    }
     *pointer = arena.base + b->offset;
     return push(stream, (memory_op){.work = TAKE, .to = *pointer, .bytes = bytes});
 }
 
-/* The block is free only when the stream gets here: before that nobody else is given it. */
+/* The block is free only when the stream gets here. */
 cudaError_t cudaFreeAsync(void *pointer, cudaStream_t stream)
 {
+    memory_op op = {.work = GIVE, .to = pointer};
+    cudaEvent_t gone;
+    cudaError_t error;
+    block *b;
+
     if (!double_is_device(pointer, 1))
         return double_remember(cudaErrorInvalidValue);
-    return push(stream, (memory_op){.work = GIVE, .to = pointer});
+    if ((error = cudaEventCreateWithFlags(&gone, cudaEventDisableTiming)) || (error = cudaEventRecord(gone, stream)))
+        return error;
+    pthread_mutex_lock(&arena.lock);
+    b = find(pointer);
+    b->gone = gone;
+    op.takes = b->takes;
+    pthread_mutex_unlock(&arena.lock);
+    return push(stream, op);
 }
 
 cudaError_t cudaHostAlloc(void **pointer, size_t bytes, unsigned int flags)

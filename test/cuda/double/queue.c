@@ -312,7 +312,7 @@ static void *be_device(void *context)
             idle = run_head(s) ? 0 : idle;
             continue;
         }
-        if (work && idle == tell_after)
+        if (work && tell_after && idle == tell_after)
             tell();
         let_all_try_again();
         sleep_until_news(idle++, work);
@@ -410,19 +410,6 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
     over = stream->done == stream->pushed;
     pthread_mutex_unlock(&device.lock);
     return over ? cudaSuccess : cudaErrorNotReady;
-}
-
-cudaError_t cudaStreamSynchronize(cudaStream_t stream)
-{
-    uint64_t ticket;
-
-    pthread_mutex_lock(&device.lock);
-    ticket = stream->pushed;
-    ask_for(stream, ticket);
-    while (stream->done < ticket)
-        pthread_cond_wait(&device.passed, &device.lock);
-    pthread_mutex_unlock(&device.lock);
-    return cudaSuccess;
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned int flags)
