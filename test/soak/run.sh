@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The long runs: run.sh BUILD. Every legal layout against the truth; restarts under a real torchrun where $TORCHRUN names one.
 #
-# All layouts take a night on two cores. $SOAK_LAYOUTS="FIRST-LAST/PARTS" runs some of the parts that the list is cut into (default 0-999/1000),
+# All layouts take a night on two cores, and several nights on the double. $SOAK_LAYOUTS="FIRST-LAST/PARTS" runs some of the parts that the list is cut into (default 0-999/1000),
 # so that several machines or evenings can share them; a part that fails is named and the others go on. $SOAK_OPTIONS goes to the test as it
 # stands, such as "--axes tp,pp,dp --model gpt2_tiny".
 set -euo pipefail
@@ -11,28 +11,36 @@ export LOOM_TEST_DATA=$here/../data
 failed=0
 
 IFS=-/ read -r first last parts <<<"${SOAK_LAYOUTS:-0-999/1000}"
-printf '== legal layouts on 1, 2, 3, 4, 6 and 8 ranks, parts %d to %d of %d\n' "$first" "$last" "$parts"
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-for ((part = first; part <= last; part++)); do
-    if "$build/test/parallel/test_parallel_layouts" --part "$part/$parts" ${SOAK_OPTIONS:-} >"$log" 2>&1; then
-        printf 'part %d: %s\n' "$part" "$(awk '/legal layouts/ {n += $2; t += $4} END {print n " of " t " layouts agree with the truth"}' "$log")"
-    else
-        printf 'part %d FAILED: test_parallel_layouts --part %d/%d\n' "$part" "$part" "$parts"
-        cat "$log"
-        failed=1
-    fi
-done
+
+# layouts OPTION...: the parts of the list, each by a run of its own.
+layouts() {
+    local part
+    for ((part = first; part <= last; part++)); do
+        if LOOM_DOUBLE_SEED=$part "$build/test/parallel/test_parallel_layouts" --part "$part/$parts" "$@" ${SOAK_OPTIONS:-} >"$log" 2>&1; then
+            printf 'part %d: %s\n' "$part" "$(awk '/legal layouts/ {n += $2; t += $4} END {print n " of " t " layouts agree with the truth"}' "$log")"
+        else
+            printf 'part %d FAILED: LOOM_DOUBLE_SEED=%d test_parallel_layouts --part %d/%d %s\n' "$part" "$part" "$part" "$parts" "$*"
+            cat "$log"
+            failed=1
+        fi
+    done
+}
+
+printf '== legal layouts on 1, 2, 3, 4, 6 and 8 ranks, parts %d to %d of %d\n' "$first" "$last" "$parts"
+layouts
 
 if [ -x "$build/test/cuda/test_cuda_schedules" ]; then
-    printf '== the GPU path on the double: orders of the streams, removed waits, layouts\n'
+    printf '== the GPU path on the double: 1,000 orders of the streams, removed waits\n'
+    RANKLOOM_CUDA_MODULE=$build/test/cuda/librankloom_cuda_double.so "$build/test/cuda/test_cuda_schedules" 1000 || failed=1
+    printf '== the same layouts on the double, each part under another order of the streams\n'
+    export RANKLOOM_CUDA_MODULE=$build/test/cuda/librankloom_cuda_quick.so
+    layouts --device cuda
+    printf "== a few of them with the kernels' own bodies\n"
     export RANKLOOM_CUDA_MODULE=$build/test/cuda/librankloom_cuda_double.so
-    "$build/test/cuda/test_cuda_schedules" 1000 || failed=1
-    for model in gpt2_tiny llama_tiny mixtral_tiny deepseek_tiny; do
-        for ((part = 0; part < ${SOAK_CUDA_PARTS:-4}; part++)); do
-            LOOM_DOUBLE_SEED=$part "$build/test/parallel/test_parallel_layouts" --model $model --part "$((part * 701))/4000" --device cuda || failed=1
-        done
-    done
+    first=0 last=$((${SOAK_CUDA_PARTS:-4} - 1)) parts=16000
+    layouts --device cuda
     unset RANKLOOM_CUDA_MODULE
 fi
 

@@ -28,10 +28,10 @@ typedef enum double_step { DOUBLE_WAIT, DOUBLE_OVER } double_step;
 /* A piece of queued work. Owned by its stream once pushed. */
 typedef struct double_op double_op;
 struct double_op {
-    double_op *next;
+    double_op *next, *next_shared;
     double_step (*run)(double_op *op);   /* on the device's thread; DOUBLE_WAIT: a peer is not ready, try again later */
     void (*drop)(double_op *op);         /* frees it; after it ran, or when the process ends */
-    bool (*wanted_by_peer)(double_op *op); /* a peer waits for this; NULL: never */
+    bool (*wanted_by_peer)(double_op *op); /* of work with an order: a peer waits for this */
     bool of_host;                        /* it may not touch device memory */
     void *order;                         /* what else it keeps an order with: a communicator; NULL: nothing */
     uint64_t number;                     /* among the work of `order` */

@@ -22,6 +22,7 @@ struct CUstream_st {
     struct CUstream_st *next;
     int users; /* the handle, and points */
     double_op *head, **tail;
+    double_op *shared, **shared_tail; /* those of them that have an order, and peers */
     uint64_t pushed, done;
     uint64_t wanted;  /* the host has asked for everything up to here */
     uint64_t target;  /* of this round: with what others need of it */
@@ -36,7 +37,7 @@ struct CUevent_st {
 
 static struct {
     pthread_mutex_t lock;
-    pthread_cond_t news, passed; /* for the device's thread; for those who wait for it */
+    pthread_cond_t news, passed; /* for the device's thread; for those who wait until a stream is empty */
     struct CUstream_st *streams;
     bool started;
     uint64_t random, eagerness;
@@ -95,7 +96,7 @@ static bool want_turn(void *order)
     uint64_t turn = ((double_order *)order)->next;
 
     for (struct CUstream_st *s = device.streams; s; s = s->next)
-        for (double_op *op = s->head; op; op = op->next)
+        for (double_op *op = s->shared; op; op = op->next_shared)
             if (op->order == order && op->number == turn)
                 return want(s, op->ticket);
     return false;
@@ -123,8 +124,8 @@ static void set_targets(void)
 {
     for (struct CUstream_st *s = device.streams; s; s = s->next) {
         s->target = s->wanted;
-        for (double_op *op = s->head; op; op = op->next)
-            if (op->wanted_by_peer && op->ticket > s->target && op->wanted_by_peer(op))
+        for (double_op *op = s->shared; op; op = op->next_shared)
+            if (op->ticket > s->target && op->wanted_by_peer(op))
                 s->target = op->ticket;
     }
     spread_targets();
@@ -188,22 +189,33 @@ static void hold_some_stream(void)
             s->held_ns = loom_now_ns() + 200000 + double_random() % 2000000;
 }
 
-static void finish_head(struct CUstream_st *s)
+static void pop_head(struct CUstream_st *s)
 {
     double_op *op = s->head;
 
     s->head = op->next;
     if (!s->head)
         s->tail = &s->head;
+    if (op == s->shared && !(s->shared = op->next_shared))
+        s->shared_tail = &s->shared;
+}
+
+static void finish_head(struct CUstream_st *s)
+{
+    double_op *op = s->head;
+
+    pop_head(s);
     s->done = op->ticket;
     if (op->order)
         ((double_order *)op->order)->next++;
     drop_point(op->point);
     op->drop(op);
     hold_some_stream();
-    if (s->destroyed && !s->head)
-        forget_stream(s);
+    if (s->head)
+        return;
     pthread_cond_broadcast(&device.passed);
+    if (s->destroyed)
+        forget_stream(s);
 }
 
 /* Whether the head got done; the stream may be gone then. */
@@ -237,9 +249,8 @@ static void let_all_try_again(void)
 static bool waits_for_peers(void)
 {
     for (struct CUstream_st *s = device.streams; s; s = s->next)
-        for (double_op *op = s->head; op; op = op->next)
-            if (op->wanted_by_peer)
-                return true;
+        if (s->shared)
+            return true;
     return false;
 }
 
@@ -341,9 +352,13 @@ cudaError_t double_push(cudaStream_t stream, double_op *op)
 {
     pthread_mutex_lock(&device.lock);
     op->ticket = ++stream->pushed;
-    op->next = NULL;
+    op->next = op->next_shared = NULL;
     *stream->tail = op;
     stream->tail = &op->next;
+    if (op->order) {
+        *stream->shared_tail = op;
+        stream->shared_tail = &op->next_shared;
+    }
     pthread_cond_signal(&device.news);
     pthread_mutex_unlock(&device.lock);
     return cudaSuccess;
@@ -358,6 +373,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned int flag
     if (double_fails(__func__) || !(s = calloc(1, sizeof *s)))
         return double_remember(cudaErrorMemoryAllocation);
     s->tail = &s->head;
+    s->shared_tail = &s->shared;
     s->users = 1;
     pthread_mutex_lock(&device.lock);
     start();
