@@ -214,6 +214,8 @@ static void print_traffic(const loom_model *model, const loom_layout *layout)
                     printf("  sends     stage %d: over %-8s %-14s %15llu bytes a step\n", stage, loom_rank_group_name((loom_rank_group)group),
                            loom_call_kind_name((loom_call_kind)kind), (unsigned long long)f.bytes[group][kind]);
     }
+    if (layout->pp > MOST_STAGES)
+        printf("  sends     … and %d more stages\n", layout->pp - MOST_STAGES);
 }
 
 /* This engine trains in f32: then its messages are known to the byte. */

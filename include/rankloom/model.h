@@ -114,6 +114,7 @@ LOOM_API loom_status loom_model_describe(const loom_model *model, char **text);
 LOOM_API int loom_model_mlp_matrices(const loom_model *model);
 /* Whether layer `layer` (from 0) holds experts, and how many layers do. */
 LOOM_API bool loom_model_layer_has_experts(const loom_model *model, int64_t layer);
+LOOM_API bool loom_moe_has_balance(const loom_moe *moe); /* whether a loss balances its experts: a kind of it and a coefficient */
 LOOM_API int64_t loom_model_expert_layers(const loom_model *model);
 
 /* Exact counts, no padding; tied embeddings count once. */

@@ -171,6 +171,15 @@ loom_status loom_text_take(loom_text *text, char **out)
     return LOOM_OK;
 }
 
+loom_status loom_text_take_wrapped(loom_text *text, int width, int indent, char **out)
+{
+    loom_text wrapped = {.failed = text->failed};
+
+    loom_text_add_wrapped(&wrapped, loom_text_so_far(text), width, indent);
+    loom_text_drop(text);
+    return loom_text_take(&wrapped, out);
+}
+
 void loom_text_drop(loom_text *text)
 {
     free(text->at);

@@ -23,6 +23,9 @@ void loom_text_add_number(loom_text *text, double value);
 /* `lines` with every line of more than `width` characters broken at a space; what follows a break is indented by `indent`. A word that is
  * wider stays whole. */
 void loom_text_add_wrapped(loom_text *text, const char *lines, int width, int indent);
+enum { LOOM_TEXT_WIDTH = 100 }; /* columns of what commands say */
+/* The same of a whole text: hands it out wrapped, or fails, as loom_text_take() does. */
+loom_status loom_text_take_wrapped(loom_text *text, int width, int indent, char **out);
 
 /* A member of a JSON object, "name":value, and what comes behind it. */
 void loom_text_add_field(loom_text *text, const char *name, double value, const char *after);

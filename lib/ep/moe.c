@@ -138,11 +138,6 @@ loom_status loom_moe_combine(loom_moe_layer *layer, loom_moe_record *r, float *y
 
 /* --- balance ------------------------------------------------------------------------------------------------------------------------ */
 
-static bool has_balance(const loom_moe_layer *layer)
-{
-    return layer->moe->balance != LOOM_BALANCE_NONE && layer->moe->balance_coefficient != 0;
-}
-
 static bool per_sequence(const loom_moe_layer *layer)
 {
     return layer->moe->balance == LOOM_BALANCE_SEQUENCE;
@@ -235,7 +230,7 @@ loom_status loom_moe_balance(loom_moe_layer *layer, const loom_moe_record *r, do
     loom_status status;
 
     *value = 0;
-    if (!has_balance(layer))
+    if (!loom_moe_has_balance(layer->moe))
         return LOOM_OK;
     LOOM_TRY(loom_stream_copy(layer->ep->compute, value, r->balance, sizeof *value));
     LOOM_TRY(loom_stream_wait(layer->ep->compute));
@@ -265,7 +260,7 @@ static loom_status unit_backward(loom_moe_layer *layer, loom_moe_record *r, int6
                                                            .dweight_TK = r->dweights_TK + choices,
                                                            .score_TE = r->scores_TE + scores,
                                                            .expert_TK = r->ids_TK + choices,
-                                                           .slope_NE = has_balance(layer) ? r->slopes + unit * r->experts : NULL,
+                                                           .slope_NE = loom_moe_has_balance(layer->moe) ? r->slopes + unit * r->experts : NULL,
                                                            .logit_TE = r->logits_TE + scores,
                                                            .lse_T = r->lse_T + own.begin,
                                                            .tokens = own.end - own.begin,
@@ -281,7 +276,7 @@ static loom_status route_backward(loom_moe_layer *layer, loom_moe_record *r, con
     loom_kernels *k = ep->kernels;
     loom_status status;
 
-    if (has_balance(layer))
+    if (loom_moe_has_balance(layer->moe))
         LOOM_TRY(weigh_balance(layer, r));
     for (int64_t unit = 0; unit < r->units; unit++)
         LOOM_TRY(unit_backward(layer, r, unit));

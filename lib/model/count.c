@@ -14,6 +14,11 @@ bool loom_model_layer_has_experts(const loom_model *model, int64_t layer)
     return moe->experts > 0 && layer >= moe->dense_layers && (layer - moe->dense_layers + 1) % every == 0;
 }
 
+bool loom_moe_has_balance(const loom_moe *moe)
+{
+    return moe->balance != LOOM_BALANCE_NONE && moe->balance_coefficient != 0;
+}
+
 int64_t loom_model_expert_layers(const loom_model *model)
 {
     const loom_moe *moe = &model->moe;

@@ -6,7 +6,7 @@
 #include "core/text.h"
 #include "planner/cost.h"
 
-enum { WIDTH = 100, HANGING = 12 }; /* columns of the text, and of its lines' heads */
+enum { HANGING = 12 }; /* columns of the lines' heads */
 
 /* --- text ------------------------------------------------------------------------------------------------------------------ */
 
@@ -172,19 +172,16 @@ static void tell_plan(loom_text *out, const loom_plan_request *request, const lo
                   (unsigned long long)plan->evaluated);
 }
 
-/* A plan, or a prediction, in lines of WIDTH columns. */
+/* A plan, or a prediction, in words. */
 static loom_status tell_wrapped(const loom_plan_request *request, const loom_plan *plan, const loom_prediction *prediction, char **text)
 {
-    loom_text long_lines = {0}, out = {0};
+    loom_text out = {0};
 
     if (plan)
-        tell_plan(&long_lines, request, plan);
+        tell_plan(&out, request, plan);
     else
-        tell_prediction(&long_lines, request, prediction);
-    loom_text_add_wrapped(&out, loom_text_so_far(&long_lines), WIDTH, HANGING);
-    out.failed |= long_lines.failed;
-    loom_text_drop(&long_lines);
-    return loom_text_take(&out, text);
+        tell_prediction(&out, request, prediction);
+    return loom_text_take_wrapped(&out, LOOM_TEXT_WIDTH, HANGING, text);
 }
 
 /* --- JSON, which is YAML too --------------------------------------------------------------------------------------------------------- */

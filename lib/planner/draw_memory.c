@@ -99,7 +99,7 @@ static void add_legend(strips *s)
                            "<line class=\"limit\" x1=\"500\" x2=\"525\" y1=\"41\" y2=\"41\"/><text x=\"532\" y=\"46\">limit, margin taken off</text>\n");
 }
 
-static loom_status draw(const loom_drawing *d, const loom_prediction *p, char **text)
+loom_status loom_drawing_memory(const loom_drawing *d, const loom_prediction *p, char **text)
 {
     strips s = {.drawing = d, .prediction = p, .most = p->memory_limit, .high = p->stages <= MANY ? HIGH : LOW};
     char layout[256], extent[64], title[512];
@@ -125,7 +125,7 @@ loom_status loom_memory_svg(const loom_plan_request *request, const loom_layout 
     loom_status status = d && p ? loom_plan_predict(request, layout, p) : loom_fail(LOOM_E_MEMORY, "no memory for a picture of memory");
 
     if (status == LOOM_OK && (status = loom_drawing_open(request, layout, micro_batches, d)) == LOOM_OK) {
-        status = draw(d, p, text);
+        status = loom_drawing_memory(d, p, text);
         loom_drawing_close(d);
     }
     free(p);

@@ -30,7 +30,7 @@ loom_status loom_drawing_open(const loom_plan_request *request, const loom_layou
     d->request = (loom_rehearsal_request){.plan = &d->plan, .layout = &d->layout};
     if ((status = loom_rehearsing_open(&d->request, &d->rehearsing)) < 0)
         return status;
-    if ((status = loom_rehearsing_run(&d->rehearsing, -1, true, &d->line)) < 0)
+    if ((status = loom_rehearsing_run(&d->rehearsing, LOOM_UNDISTURBED, true, &d->line)) < 0)
         loom_rehearsing_close(&d->rehearsing);
     return status;
 }
@@ -50,7 +50,7 @@ const char *loom_drawing_extent(const loom_drawing *d, char *text, size_t bytes)
     return text;
 }
 
-static loom_status draw(const loom_drawing *d, char **text)
+loom_status loom_drawing_timeline(const loom_drawing *d, char **text)
 {
     const loom_schedule *s = d->rehearsing.schedule;
     char layout[256], extent[64], title[512];
@@ -67,7 +67,7 @@ loom_status loom_timeline_svg(const loom_plan_request *request, const loom_layou
     loom_status status = d ? loom_drawing_open(request, layout, micro_batches, d) : loom_fail(LOOM_E_MEMORY, "no memory for a timeline");
 
     if (status == LOOM_OK) {
-        status = draw(d, text);
+        status = loom_drawing_timeline(d, text);
         loom_drawing_close(d);
     }
     free(d);

@@ -21,5 +21,8 @@ loom_status loom_drawing_open(const loom_plan_request *request, const loom_layou
 void loom_drawing_close(loom_drawing *drawing);
 /* "8 micro-batches" or "the first 8 of 512 micro-batches". */
 const char *loom_drawing_extent(const loom_drawing *drawing, char *text, size_t bytes);
+loom_status loom_drawing_timeline(const loom_drawing *drawing, char **svg);
+/* `prediction` is that of the whole layout. */
+loom_status loom_drawing_memory(const loom_drawing *drawing, const loom_prediction *prediction, char **svg);
 
 #endif

@@ -99,12 +99,9 @@ loom_status loom_plan_explain(const loom_plan_request *request, const char *text
     else if (status >= 0)
         status = explain_legal(request, layout, &out);
     free(layout);
-    loom_text wrapped = {.failed = out.failed};
-    loom_text_add_wrapped(&wrapped, loom_text_so_far(&out), 100, 4);
-    loom_text_drop(&out);
     if (status >= 0)
-        return loom_text_take(&wrapped, explanation);
-    loom_text_drop(&wrapped);
+        return loom_text_take_wrapped(&out, LOOM_TEXT_WIDTH, 4, explanation);
+    loom_text_drop(&out);
     return status;
 }
 

@@ -120,11 +120,6 @@ static void add_cp(const loom_rank_view *v, group_bytes to)
 
 /* --- experts ------------------------------------------------------------------------------------------------------------------------ */
 
-static bool has_balance(const loom_moe *moe)
-{
-    return moe->balance != LOOM_BALANCE_NONE && moe->balance_coefficient != 0;
-}
-
 static void add_rows(const loom_rank_view *v, const loom_expert_rows *rows, loom_rank_forecast *f)
 {
     uint64_t row = bytes_of(v->shape.hidden), times = v->layout->recompute == LOOM_RECOMPUTE_FULL ? 3 : 2; /* forward, again, backward */
@@ -144,7 +139,7 @@ static void add_experts(const loom_rank_view *v, loom_rank_forecast *f)
     f->bytes[LOOM_GROUP_EP][LOOM_CALL_ALL_TO_ALL] += plans * bytes_of(e->here) * (uint64_t)(e->ep - 1);
     f->bytes[LOOM_GROUP_ETP][LOOM_CALL_ALL_GATHER] += plans * bytes_of(e->experts) * (uint64_t)(e->etp - 1);
     add_rows(v, &f->rows, f);
-    if (has_balance(&v->model->moe)) {
+    if (loom_moe_has_balance(&v->model->moe)) {
         uint64_t times = (uint64_t)(v->expert_layers * p.backward);
         f->bytes[LOOM_GROUP_TP][LOOM_CALL_ALL_REDUCE] += times * loom_all_reduce_traffic(stats, l->tp);
         f->bytes[LOOM_GROUP_CP][LOOM_CALL_ALL_REDUCE] += times * loom_all_reduce_traffic(stats, l->cp);

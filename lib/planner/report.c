@@ -8,6 +8,7 @@
 #include "core/text.h"
 #include "core/try.h"
 #include "planner/cost.h"
+#include "planner/drawing.h"
 
 enum {
     SAMPLE = 600, /* layouts of the scatter */
@@ -219,20 +220,35 @@ static int drawn_micro_batches(const loom_layout *l)
     return most > 2 * l->pp ? most : most > l->pp ? 2 * l->pp : l->pp;
 }
 
-static loom_status add_pictures(loom_text *out, const loom_plan_request *request, const loom_layout *l)
+/* Both from one rehearsal. */
+static loom_status add_schedule(loom_text *out, const loom_drawing *d, const loom_prediction *p)
 {
     char *svg;
     loom_status status;
 
-    LOOM_TRY(loom_timeline_svg(request, l, drawn_micro_batches(l), &svg));
+    LOOM_TRY(loom_drawing_timeline(d, &svg));
     add_picture(out, TIMELINE, svg, "A row a stage, a bar a pass with the number of its micro-batch; below, what each stage holds in flight.");
-    LOOM_TRY(loom_memory_svg(request, l, drawn_micro_batches(l), &svg));
+    LOOM_TRY(loom_drawing_memory(d, p, &svg));
     add_picture(out, OVER_TIME, svg, "At its highest each curve is the total of the table above.");
-    LOOM_TRY(loom_map_svg(l, request->topology, RANKS, &svg));
-    add_picture(out, MAP, svg, "A box is a node, a cell a rank with its place on the axes that are divided.");
-    return LOOM_OK;
 
 fail:
+    return status;
+}
+
+static loom_status add_pictures(loom_text *out, const loom_plan_request *request, const loom_prediction *p)
+{
+    const loom_layout *l = &p->layout;
+    loom_drawing *d = malloc(sizeof *d);
+    char *svg;
+    loom_status status = d ? loom_drawing_open(request, l, drawn_micro_batches(l), d) : loom_fail(LOOM_E_MEMORY, "no memory for pictures of a schedule");
+
+    if (status == LOOM_OK) {
+        status = add_schedule(out, d, p);
+        loom_drawing_close(d);
+    }
+    free(d);
+    if (status == LOOM_OK && (status = loom_map_svg(l, request->topology, RANKS, &svg)) == LOOM_OK)
+        add_picture(out, MAP, svg, "A box is a node, a cell a rank with its place on the axes that are divided.");
     return status;
 }
 
@@ -291,7 +307,7 @@ static loom_status add_content(loom_text *out, const loom_plan_request *request,
     add_layouts(out, plan);
     add_time(out, &plan->best[0]);
     add_memory(out, &plan->best[0]);
-    LOOM_TRY(add_pictures(out, request, &plan->best[0].layout));
+    LOOM_TRY(add_pictures(out, request, &plan->best[0]));
     LOOM_TRY(add_search(out, request, plan));
     LOOM_TRY(add_layout_file(out, &plan->best[0].layout));
 

@@ -370,7 +370,7 @@ loom_status loom_plan_score(const char *path, const char *const *set, loom_plan_
 {
     loom_status status;
     loom_csv csv = {0};
-    loom_text out = {0}, lines = {0};
+    loom_text out = {0};
     loom_override *overrides = NULL;
     int n_overrides = 0, n_groups = 0;
     loom_run *run = malloc(sizeof *run);
@@ -397,16 +397,13 @@ loom_status loom_plan_score(const char *path, const char *const *set, loom_plan_
     LOOM_TRY(judge_choices(rows, csv.rows, &one_node, &several));
     if (format == LOOM_PLAN_AS_JSON) {
         tell_json(&out, rows, csv.rows, groups, n_groups, &one_node, &several);
+        status = loom_text_take(&out, text);
     } else {
-        tell_text(&lines, rows, csv.rows, groups, n_groups, &one_node, &several);
-        loom_text_add_wrapped(&out, loom_text_so_far(&lines), 100, 4);
-        out.failed |= lines.failed;
+        tell_text(&out, rows, csv.rows, groups, n_groups, &one_node, &several);
+        status = loom_text_take_wrapped(&out, LOOM_TEXT_WIDTH, 4, text);
     }
-    status = loom_text_take(&out, text);
 
 fail:
-    loom_text_drop(&lines);
-    loom_text_drop(&out);
     free(groups);
     free(rows);
     free(overrides);
