@@ -36,6 +36,7 @@ void gpt_shape_init(gpt_shape *s, const loom_model *model, loom_tp *tp, int64_t 
     s->qkv_width = rank.qkv_width;
     s->heads = rank.heads;
     s->kv_heads = rank.kv_heads;
+    s->split_backward = loom_schedule_kind_splits(tp->mesh->layout.schedule);
 }
 
 /* --- norm ---------------------------------------------------------------------------------------------------------------------- */
@@ -375,27 +376,58 @@ loom_status gpt_block_forward(gpt_block *block, const gpt_shape *s, gpt_workspac
     return k->add(k, &(loom_add_args){.y = out, .a = saved->mid_TD, .b = w->branch_TlD, .count = s->Tl * s->D}, s->tp->compute);
 }
 
-/* --- backward ----------------------------------------------------------------------------------------------------------------------- */
+/* --- backward ------------------------------------------------------------------------------------------------------------------------ *
+ * Gradients inside a region take the place of what they are made from: that of gate and up theirs, and where backward is split that of q, k and v theirs
+ * and that of the attention's sum the sum's. So the weights' half finds both factors of each product in `saved`. */
 
-/* d [Tl, D] -> d_in [T, in of this rank]. The weight gradient is first, so that d_in may take the place of x_in. */
+/* d [Tl, D] -> the layer's weight gradient. */
+static loom_status row_backward_weight(loom_linear *layer, const gpt_shape *s, gpt_workspace *w, const float *d, const float *x_in)
+{
+    const float *d_full;
+
+    TRY(loom_tp_leave_backward(s->tp, d, s->T, s->D, w->gathered_TD, &d_full));
+    return loom_linear_backward_weight(layer, x_in, d_full, s->D, s->T);
+}
+
+/* d [Tl, D] -> d_in [T, in of this rank]. */
 static loom_status row_backward(loom_linear *layer, const gpt_shape *s, gpt_workspace *w, const float *d, const float *x_in, float *d_in)
 {
     const float *d_full;
 
     TRY(loom_linear_bias_gradient(layer, d, s->Tl));
     TRY(loom_tp_leave_backward(s->tp, d, s->T, s->D, w->gathered_TD, &d_full));
-    TRY(loom_linear_backward_weight(layer, x_in, d_full, s->D, s->T));
+    if (!s->split_backward)
+        TRY(loom_linear_backward_weight(layer, x_in, d_full, s->D, s->T));
     return loom_linear_backward_input(layer, d_full, s->D, s->T, d_in, false);
 }
 
-/* partial [T, D] -> branch [Tl, D]. The sum over tp travels under the weight gradients. */
-static loom_status column_backward_sum(loom_linear *layers, int count, const gpt_shape *s, gpt_workspace *w, const float *x_local, const float *dy)
+loom_status gpt_sum_partial(const gpt_shape *s, gpt_workspace *w)
+{
+    TRY(loom_tp_enter_backward_begin(s->tp, w->partial_TD, s->T, s->D, w->branch_TlD));
+    return loom_tp_enter_backward_end(s->tp);
+}
+
+/* x [Tl, D] and dy -> the layers' weight gradients. x is gathered again rather than kept: Korthikanti §4.2.2. */
+static loom_status column_backward_weight(loom_linear *layers, int count, const gpt_shape *s, gpt_workspace *w, const float *x_local, const float *dy)
 {
     loom_linear *at[3];
     const float *x_full;
 
     list(layers, count, at);
-    TRY(loom_tp_enter(s->tp, x_local, s->T, s->D, w->gathered_TD, &x_full)); /* gathered again rather than kept: Korthikanti §4.2.2 */
+    TRY(loom_tp_enter(s->tp, x_local, s->T, s->D, w->gathered_TD, &x_full));
+    return loom_linears_backward_weight(at, count, x_full, dy, s->T);
+}
+
+/* partial [T, D] -> branch [Tl, D]. The sum over tp travels under the weight gradients, so their gather goes first. */
+static loom_status column_backward_sum(loom_linear *layers, int count, const gpt_shape *s, gpt_workspace *w, const float *x_local, const float *dy)
+{
+    loom_linear *at[3];
+    const float *x_full;
+
+    if (s->split_backward)
+        return gpt_sum_partial(s, w);
+    list(layers, count, at);
+    TRY(loom_tp_enter(s->tp, x_local, s->T, s->D, w->gathered_TD, &x_full));
     TRY(loom_tp_enter_backward_begin(s->tp, w->partial_TD, s->T, s->D, w->branch_TlD));
     TRY(loom_linears_backward_weight(at, count, x_full, dy, s->T));
     return loom_tp_enter_backward_end(s->tp);
@@ -417,19 +449,20 @@ static loom_status column_backward(loom_linear *layers, int count, const gpt_sha
     return column_backward_sum(layers, count, s, w, x_local, dy);
 }
 
-static loom_status activate_backward(const gpt_block *block, const gpt_shape *s, const gpt_saved *saved, const float *d_active, float *d_wide)
+/* In place: saved->wide becomes its gradient. */
+static loom_status activate_backward(const gpt_block *block, const gpt_shape *s, const gpt_saved *saved, const float *d_active)
 {
     loom_kernels *k = s->tp->kernels;
+    float *wide = saved->wide;
 
     if (s->model->mlp == LOOM_GELU_TANH)
-        return k->gelu_backward(k, &(loom_gelu_backward_args){.dx = d_wide, .dy = d_active, .x = saved->wide, .count = s->T * block->ffn},
-                                s->tp->compute);
+        return k->gelu_backward(k, &(loom_gelu_backward_args){.dx = wide, .dy = d_active, .x = wide, .count = s->T * block->ffn}, s->tp->compute);
     return k->swiglu_backward(k,
-                              &(loom_swiglu_backward_args){.dgate_TF = d_wide,
-                                                           .dup_TF = d_wide + block->ffn,
+                              &(loom_swiglu_backward_args){.dgate_TF = wide,
+                                                           .dup_TF = wide + block->ffn,
                                                            .dy_TF = d_active,
-                                                           .gate_TF = saved->wide,
-                                                           .up_TF = saved->wide + block->ffn,
+                                                           .gate_TF = wide,
+                                                           .up_TF = wide + block->ffn,
                                                            .tokens = s->T,
                                                            .width = block->ffn,
                                                            .ld_dgate = block->wide_width,
@@ -441,14 +474,20 @@ static loom_status activate_backward(const gpt_block *block, const gpt_shape *s,
 
 loom_status gpt_mlp_backward(gpt_block *block, const gpt_shape *s, gpt_workspace *w, const gpt_saved *saved, const float *d)
 {
-    TRY(row_backward(&block->narrow, s, w, d, saved->active, saved->active));
-    TRY(activate_backward(block, s, saved, saved->active, w->d_wide));
-    return column_backward_input(block->wide, block->n_wide, s, w, w->d_wide);
+    TRY(row_backward(&block->narrow, s, w, d, saved->active, w->d_inner));
+    TRY(activate_backward(block, s, saved, w->d_inner));
+    return column_backward_input(block->wide, block->n_wide, s, w, saved->wide);
 }
 
 loom_status gpt_mlp_backward_sum(gpt_block *block, const gpt_shape *s, gpt_workspace *w, const gpt_saved *saved)
 {
-    return column_backward_sum(block->wide, block->n_wide, s, w, saved->norm2_TD, w->d_wide);
+    return column_backward_sum(block->wide, block->n_wide, s, w, saved->norm2_TD, saved->wide);
+}
+
+loom_status gpt_mlp_backward_weight(gpt_block *block, const gpt_shape *s, gpt_workspace *w, const gpt_saved *saved, const float *d)
+{
+    TRY(row_backward_weight(&block->narrow, s, w, d, saved->active));
+    return column_backward_weight(block->wide, block->n_wide, s, w, saved->norm2_TD, saved->wide);
 }
 
 static loom_status feed_forward_backward(gpt_block *block, const gpt_shape *s, gpt_workspace *w, const gpt_saved *saved, float *d)
@@ -462,11 +501,22 @@ static loom_status feed_forward_backward(gpt_block *block, const gpt_shape *s, g
     return gpt_norm_backward(&block->norm2, s, w->branch_TlD, saved->mid_TD, saved->mean2_T, saved->rstd2_T, d, true);
 }
 
+/* What of d_qkv the weights' half needs takes the place of q, k and v, or of what context parallelism kept of them: at least as much. */
+static float *kept_d_qkv(const gpt_shape *s, const gpt_saved *saved)
+{
+    return keeps_qkv(s) ? saved->qkv : saved->exchanged;
+}
+
+static loom_status keep(const gpt_shape *s, float *place, const float *gradient, int64_t count)
+{
+    return s->split_backward ? loom_stream_copy(s->tp->compute, place, gradient, (size_t)count * sizeof *place) : LOOM_OK;
+}
+
 static loom_status attention_backward(gpt_block *block, const gpt_shape *s, gpt_workspace *w, const gpt_saved *saved, const float *x, float *d)
 {
     loom_bshk row = {.token = s->qkv_width};
     loom_attention_backward_args call = {.forward = attention_call(s, w, saved),
-                                         .do_BSHK = w->d_wide,
+                                         .do_BSHK = w->d_inner,
                                          .dq_BSHK = w->d_qkv,
                                          .dk_BSGK = w->d_qkv + s->q_width,
                                          .dv_BSGK = w->d_qkv + s->q_width + s->kv_width,
@@ -474,10 +524,12 @@ static loom_status attention_backward(gpt_block *block, const gpt_shape *s, gpt_
                                          .dk_at = row,
                                          .dv_at = row};
 
-    TRY(row_backward(&block->projection, s, w, d, saved->attention, w->d_wide));
+    TRY(keep(s, saved->mid_TD, d, s->Tl * s->D));
+    TRY(row_backward(&block->projection, s, w, d, saved->attention, w->d_inner));
     TRY(loom_cp_attention_backward(s->cp, &call, saved->exchanged));
     TRY(rotate(s, w, w->d_qkv, true));
     TRY(column_backward(block->qkv, block->n_qkv, s, w, saved->norm1_TD, w->d_qkv));
+    TRY(keep(s, kept_d_qkv(s, saved), w->d_qkv, s->T * s->qkv_width));
     return gpt_norm_backward(&block->norm1, s, w->branch_TlD, x, saved->mean1_T, saved->rstd1_T, d, true);
 }
 
@@ -485,4 +537,14 @@ loom_status gpt_block_backward(gpt_block *block, const gpt_shape *s, gpt_workspa
 {
     TRY(feed_forward_backward(block, s, w, saved, d));
     return attention_backward(block, s, w, saved, x, d);
+}
+
+loom_status gpt_block_backward_weight(gpt_block *block, const gpt_shape *s, gpt_workspace *w, const gpt_saved *saved, const float *d_out)
+{
+    if (block->experts)
+        TRY(gpt_experts_backward_weight(block, s, w, saved, d_out));
+    else
+        TRY(gpt_mlp_backward_weight(block, s, w, saved, d_out));
+    TRY(row_backward_weight(&block->projection, s, w, saved->mid_TD, saved->attention));
+    return column_backward_weight(block->qkv, block->n_qkv, s, w, saved->norm1_TD, kept_d_qkv(s, saved));
 }

@@ -16,6 +16,7 @@ typedef struct gpt_shape {
     int64_t heads, kv_heads, head_dim;            /* of this rank */
     int64_t q_width, kv_width, qkv_width;         /* of this rank */
     loom_rank_shape sizes;                        /* the same and more, for sizing buffers */
+    bool split_backward;                          /* gradients of weights come later than those of inputs */
     loom_ep *ep;                                  /* NULL: no layer has experts */
 } gpt_shape;
 
@@ -27,7 +28,7 @@ typedef struct gpt_workspace {
     float *gathered_TD, *partial_TD; /* rows on their way into and out of a region */
     float *branch_TlD;               /* what a region adds to the residual stream, and its gradient */
     float *qkv;                      /* where cp keeps its own form of q, k and v; else they are saved */
-    float *d_qkv, *d_wide;           /* gradients inside a region */
+    float *d_qkv, *d_inner;          /* gradients inside a region: of q, k and v; of what its last matrix reads */
     float *cos_SK, *sin_SK;          /* rotary table of whole sequences, made once */
 } gpt_workspace;
 
@@ -75,12 +76,19 @@ loom_status gpt_mlp_forward(gpt_block *block, const gpt_shape *shape, gpt_worksp
 loom_status gpt_mlp_backward(gpt_block *block, const gpt_shape *shape, gpt_workspace *workspace, const gpt_saved *saved, const float *d);
 /* workspace->partial_TD, summed over tp, -> branch_TlD; the first matrices' gradients meanwhile. */
 loom_status gpt_mlp_backward_sum(gpt_block *block, const gpt_shape *shape, gpt_workspace *workspace, const gpt_saved *saved);
+/* What both left out where backward is split: the matrices' gradients, from what is saved and d as it was given then. */
+loom_status gpt_mlp_backward_weight(gpt_block *block, const gpt_shape *shape, gpt_workspace *workspace, const gpt_saved *saved, const float *d);
+/* workspace->partial_TD, summed over tp, -> branch_TlD. */
+loom_status gpt_sum_partial(const gpt_shape *shape, gpt_workspace *workspace);
 
 /* out [Tl, D] from x [Tl, D]. */
 loom_status gpt_block_forward(gpt_block *block, const gpt_shape *shape, gpt_workspace *workspace, const gpt_saved *saved, const float *x,
                               float *out);
-/* d: gradient of out on entry, of x on return. Overwrites parts of `saved`. */
+/* d: gradient of out on entry, of x on return. Overwrites parts of `saved`. Where backward is split the matrices' gradients are left out, and those of
+ * norms, biases behind a region, and routers are made here: they cost little, and what they need lives no longer. */
 loom_status gpt_block_backward(gpt_block *block, const gpt_shape *shape, gpt_workspace *workspace, const gpt_saved *saved, const float *x,
                                float *d);
+/* The gradients that were left out. `saved` as gpt_block_backward left it, d_out as it was on entry there. */
+loom_status gpt_block_backward_weight(gpt_block *block, const gpt_shape *shape, gpt_workspace *workspace, const gpt_saved *saved, const float *d_out);
 
 #endif

@@ -71,10 +71,7 @@ loom_status gpt_experts_forward(gpt_block *block, const gpt_shape *s, gpt_worksp
 
 static loom_status sum_partial(gpt_block *block, const gpt_shape *s, gpt_workspace *w, const gpt_saved *saved)
 {
-    if (has_shared(block))
-        return gpt_mlp_backward_sum(block, s, w, saved);
-    TRY(loom_tp_enter_backward_begin(s->tp, w->partial_TD, s->T, s->D, w->branch_TlD));
-    return loom_tp_enter_backward_end(s->tp);
+    return has_shared(block) ? gpt_mlp_backward_sum(block, s, w, saved) : gpt_sum_partial(s, w);
 }
 
 loom_status gpt_experts_backward(gpt_block *block, const gpt_shape *s, gpt_workspace *w, const gpt_saved *saved, const float *d)
@@ -94,4 +91,11 @@ loom_status gpt_experts_backward(gpt_block *block, const gpt_shape *s, gpt_works
     TRY(clear_partial(block, s, w));
     TRY(loom_moe_combine_backward(block->experts, saved->experts, w->partial_TD + own.begin * s->D, has_shared(block)));
     return sum_partial(block, s, w, saved);
+}
+
+loom_status gpt_experts_backward_weight(gpt_block *block, const gpt_shape *s, gpt_workspace *w, const gpt_saved *saved, const float *d)
+{
+    if (has_shared(block))
+        TRY(gpt_mlp_backward_weight(block, s, w, saved, d));
+    return loom_moe_backward_weight(block->experts, saved->experts);
 }

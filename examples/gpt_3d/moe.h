@@ -10,5 +10,7 @@ loom_status gpt_experts_init(gpt_block *block, const gpt_shape *shape, int64_t i
 loom_status gpt_experts_forward(gpt_block *block, const gpt_shape *shape, gpt_workspace *workspace, const gpt_saved *saved);
 /* d [Tl, D], gradient of the branch, -> workspace->branch_TlD, gradient of norm2. */
 loom_status gpt_experts_backward(gpt_block *block, const gpt_shape *shape, gpt_workspace *workspace, const gpt_saved *saved, const float *d);
+/* What that left out where backward is split, from d as it was given then. */
+loom_status gpt_experts_backward_weight(gpt_block *block, const gpt_shape *shape, gpt_workspace *workspace, const gpt_saved *saved, const float *d);
 
 #endif

@@ -8,7 +8,7 @@
 enum { PROBE_SECONDS = 4 };
 
 /* What this trainer cannot run. */
-static const char *const exclude[] = {"zero>1", "recompute=selective", "schedule=zb-h1", "schedule=zb-v", NULL};
+static const char *const exclude[] = {"zero>1", "recompute=selective", NULL};
 
 /* A balance loss over the tokens of a micro-batch makes the micro-batch part of the model; else it is the plan's to choose. */
 static int64_t fixed_micro_batch(const gpt_run *run)

@@ -69,20 +69,23 @@ static loom_status open_head(gpt_stage *stage)
     return LOOM_OK;
 }
 
-static loom_status open_chunk(gpt_stage *stage, gpt_chunk *chunk, int index, int slots)
+static loom_status open_chunk(gpt_stage *stage, gpt_chunk *chunk, int index, const loom_schedule *schedule)
 {
     const loom_layout *layout = &stage->mesh->layout;
+    bool reruns = stage->recompute && stage->shape.split_backward;
 
     chunk->index = index;
     chunk->first_layer = loom_layout_first_layer(layout, index);
     chunk->layers = layout->chunk_layers[index];
     chunk->has_embedding = index == 0;
     chunk->has_head = index == layout->n_chunks - 1;
-    chunk->slots = slots;
+    chunk->slots = loom_schedule_slots(schedule, index);
+    chunk->reruns = reruns ? loom_schedule_open_backwards(schedule, index) : 0;
     chunk->blocks = calloc((size_t)chunk->layers + 1, sizeof *chunk->blocks);
     chunk->first_param = calloc((size_t)chunk->layers + 1, sizeof *chunk->first_param);
-    chunk->slot = calloc((size_t)slots + 1, sizeof *chunk->slot);
-    if (!chunk->blocks || !chunk->first_param || !chunk->slot)
+    chunk->slot = calloc((size_t)chunk->slots + 1, sizeof *chunk->slot);
+    chunk->rerun = calloc((size_t)chunk->reruns + 1, sizeof *chunk->rerun);
+    if (!chunk->blocks || !chunk->first_param || !chunk->slot || !chunk->rerun)
         return loom_fail(LOOM_E_MEMORY, "chunk %d: no memory for %lld blocks", index, (long long)chunk->layers);
     if (chunk->has_embedding)
         TRY(open_embedding(stage));
@@ -103,7 +106,7 @@ static loom_status open_chunks(gpt_stage *stage, const loom_schedule *schedule)
         return loom_fail(LOOM_E_MEMORY, "no memory for %d chunks", layout->vpp);
     for (int c = 0; c < layout->n_chunks; c++)
         if (on_this_stage(stage, c))
-            TRY(open_chunk(stage, &stage->chunks[stage->n_chunks++], c, loom_schedule_slots(schedule, c)));
+            TRY(open_chunk(stage, &stage->chunks[stage->n_chunks++], c, schedule));
     return LOOM_OK;
 }
 
@@ -111,6 +114,7 @@ loom_status gpt_stage_open(const loom_model *model, loom_mesh *mesh, loom_tp *tp
                            gpt_stage **stage)
 {
     gpt_stage *s = calloc(1, sizeof *s);
+    loom_ep_config experts = options->experts;
     loom_status status;
 
     if (!s)
@@ -123,7 +127,8 @@ loom_status gpt_stage_open(const loom_model *model, loom_mesh *mesh, loom_tp *tp
     s->recompute = mesh->layout.recompute == LOOM_RECOMPUTE_FULL;
     s->micro_batches = loom_layout_micro_batches(&mesh->layout);
     gpt_shape_init(&s->shape, model, tp, mesh->layout.micro_batch, mesh->layout.seq);
-    status = model->moe.experts > 0 ? loom_ep_open(mesh, tp->kernels, tp->compute, &options->experts, &s->ep) : LOOM_OK;
+    experts.split_backward = s->shape.split_backward;
+    status = model->moe.experts > 0 ? loom_ep_open(mesh, tp->kernels, tp->compute, &experts, &s->ep) : LOOM_OK;
     s->shape.ep = s->ep;
     if (status == LOOM_OK)
         status = open_chunks(s, schedule);
@@ -135,24 +140,28 @@ loom_status gpt_stage_open(const loom_model *model, loom_mesh *mesh, loom_tp *tp
     return LOOM_OK;
 }
 
-static void close_slot(const gpt_chunk *chunk, gpt_slot *slot)
+static void close_saved(const gpt_chunk *chunk, gpt_saved *saved)
 {
-    for (int64_t l = 0; slot->saved && l < chunk->layers; l++)
-        if (slot->saved[l].experts != chunk->shared_record)
-            loom_moe_record_close(slot->saved[l].experts);
-    free(slot->x);
-    free(slot->saved);
+    for (int64_t l = 0; saved && l < chunk->layers; l++)
+        if (saved[l].experts != chunk->shared_record)
+            loom_moe_record_close(saved[l].experts);
+    free(saved);
 }
 
 static void close_chunk(gpt_stage *stage, gpt_chunk *chunk)
 {
     loom_free(stage->device, chunk->memory);
-    for (int i = 0; chunk->slot && i < chunk->slots; i++)
-        close_slot(chunk, &chunk->slot[i]);
+    for (int i = 0; chunk->slot && i < chunk->slots; i++) {
+        close_saved(chunk, chunk->slot[i].saved);
+        free(chunk->slot[i].x);
+    }
+    for (int i = 0; chunk->rerun && i < chunk->reruns; i++)
+        close_saved(chunk, chunk->rerun[i].saved);
     loom_moe_record_close(chunk->shared_record);
     for (int64_t l = 0; chunk->blocks && l < chunk->layers; l++)
         gpt_block_close(&chunk->blocks[l]);
     free(chunk->slot);
+    free(chunk->rerun);
     free(chunk->blocks);
     free(chunk->first_param);
 }
@@ -180,16 +189,23 @@ static bool has_head(const gpt_stage *stage)
     return stage->head != NULL;
 }
 
+/* What all blocks of the chunk keep of one micro-batch. */
+static void carve_saved(gpt_carver *carver, const gpt_stage *stage, const gpt_chunk *chunk, gpt_saved *saved)
+{
+    for (int64_t i = 0; i < chunk->layers; i++)
+        gpt_saved_carve(carver, &stage->shape, chunk->blocks[i].ffn, &saved[i]);
+}
+
 static void carve_slot(gpt_carver *carver, const gpt_stage *stage, const gpt_chunk *chunk, gpt_slot *slot)
 {
     int64_t rows = stage->shape.Tl * stage->shape.D;
 
     for (int64_t i = chunk->has_embedding ? 0 : 1; i < chunk->layers; i++)
         gpt_carve(carver, &slot->x[i], rows);
-    if (chunk->has_head)
-        gpt_carve(carver, &slot->d_head, rows);
-    for (int64_t i = 0; i < (stage->recompute ? 0 : chunk->layers); i++)
-        gpt_saved_carve(carver, &stage->shape, chunk->blocks[i].ffn, &slot->saved[i]);
+    if (chunk->has_head || (stage->shape.split_backward && chunk->layers > 0))
+        gpt_carve(carver, &slot->d_out, rows);
+    if (!stage->recompute)
+        carve_saved(carver, stage, chunk, slot->saved);
 }
 
 static int64_t widest_mlp(const gpt_chunk *chunk)
@@ -201,27 +217,59 @@ static int64_t widest_mlp(const gpt_chunk *chunk)
     return widest;
 }
 
-/* A layer with experts keeps what depends on the load in a record of its own: one for each micro-batch in flight, or one for all where everything is
- * recomputed. */
-static loom_status open_record(gpt_stage *stage, gpt_chunk *chunk, const gpt_block *block, gpt_saved *saved)
+/* A layer with experts keeps what depends on the load in a record of its own: one for each micro-batch that it keeps something of, or one for all where
+ * everything is recomputed. */
+static loom_status open_records(gpt_stage *stage, gpt_chunk *chunk, gpt_saved *saved, bool shared)
 {
     int64_t most = stage->shape.sizes.most_routed; /* of any rank's share, also of fewer tokens */
 
-    if (!stage->recompute)
-        return loom_moe_record_open(block->experts, most, &saved->experts);
-    if (!chunk->shared_record)
-        TRY(loom_moe_record_open(block->experts, most, &chunk->shared_record));
-    saved->experts = chunk->shared_record;
+    for (int64_t l = 0; l < chunk->layers; l++) {
+        const gpt_block *block = &chunk->blocks[l];
+
+        if (!block->experts)
+            continue;
+        if (!shared)
+            TRY(loom_moe_record_open(block->experts, most, &saved[l].experts));
+        else if (!chunk->shared_record)
+            TRY(loom_moe_record_open(block->experts, most, &chunk->shared_record));
+        if (shared)
+            saved[l].experts = chunk->shared_record;
+    }
     return LOOM_OK;
 }
 
-static loom_status open_records(gpt_stage *stage, gpt_chunk *chunk)
+static loom_status open_all_records(gpt_stage *stage, gpt_chunk *chunk)
 {
     for (int i = 0; i < chunk->slots; i++)
-        for (int64_t l = 0; l < chunk->layers; l++)
-            if (chunk->blocks[l].experts)
-                TRY(open_record(stage, chunk, &chunk->blocks[l], &chunk->slot[i].saved[l]));
+        TRY(open_records(stage, chunk, chunk->slot[i].saved, stage->recompute));
+    for (int i = 0; i < chunk->reruns; i++)
+        TRY(open_records(stage, chunk, chunk->rerun[i].saved, false));
     return LOOM_OK;
+}
+
+static loom_status open_tables(gpt_chunk *chunk)
+{
+    size_t layers = (size_t)chunk->layers + 1;
+    bool complete = true;
+
+    for (int i = 0; i < chunk->slots; i++) {
+        chunk->slot[i].x = calloc(layers, sizeof *chunk->slot[i].x);
+        chunk->slot[i].saved = calloc(layers, sizeof *chunk->slot[i].saved);
+        complete &= chunk->slot[i].x && chunk->slot[i].saved;
+    }
+    for (int i = 0; i < chunk->reruns; i++)
+        complete &= (chunk->rerun[i].saved = calloc(layers, sizeof *chunk->rerun[i].saved)) != NULL;
+    return complete ? LOOM_OK : loom_fail(LOOM_E_MEMORY, "chunk %d: no memory for its slots", chunk->index);
+}
+
+static void carve_chunk(gpt_carver *carver, const gpt_stage *stage, gpt_chunk *chunk, gpt_saved *shared)
+{
+    for (int i = 0; i < chunk->slots; i++)
+        carve_slot(carver, stage, chunk, &chunk->slot[i]);
+    if (stage->recompute && chunk->layers > 0)
+        gpt_saved_carve(carver, &stage->shape, widest_mlp(chunk), shared);
+    for (int i = 0; i < chunk->reruns; i++)
+        carve_saved(carver, stage, chunk, chunk->rerun[i].saved);
 }
 
 static loom_status allocate_chunk(gpt_stage *stage, gpt_chunk *chunk)
@@ -229,26 +277,15 @@ static loom_status allocate_chunk(gpt_stage *stage, gpt_chunk *chunk)
     gpt_carver carver = {0};
     gpt_saved shared = {0};
 
-    for (int i = 0; i < chunk->slots; i++) {
-        chunk->slot[i].x = calloc((size_t)chunk->layers + 1, sizeof *chunk->slot[i].x);
-        chunk->slot[i].saved = calloc((size_t)chunk->layers + 1, sizeof *chunk->slot[i].saved);
-        if (!chunk->slot[i].x || !chunk->slot[i].saved)
-            return loom_fail(LOOM_E_MEMORY, "chunk %d: no memory for its slots", chunk->index);
-    }
-    for (int pass = 0; pass < 2; pass++) { /* count, then carve */
-        carver.used = 0;
-        for (int i = 0; i < chunk->slots; i++)
-            carve_slot(&carver, stage, chunk, &chunk->slot[i]);
-        if (stage->recompute && chunk->layers > 0)
-            gpt_saved_carve(&carver, &stage->shape, widest_mlp(chunk), &shared);
-        if (pass == 0)
-            TRY(loom_alloc(stage->device, (size_t)carver.used * sizeof(float), LOOM_MEM_ACTIVATIONS, (void **)&carver.memory));
-    }
-    chunk->memory = carver.memory;
+    TRY(open_tables(chunk));
+    carve_chunk(&carver, stage, chunk, &shared); /* counts */
+    TRY(loom_alloc(stage->device, (size_t)carver.used * sizeof(float), LOOM_MEM_ACTIVATIONS, (void **)&chunk->memory));
+    carver = (gpt_carver){.memory = chunk->memory};
+    carve_chunk(&carver, stage, chunk, &shared);
     for (int i = 0; stage->recompute && i < chunk->slots; i++)
         for (int64_t l = 0; l < chunk->layers; l++)
             chunk->slot[i].saved[l] = shared;
-    return open_records(stage, chunk);
+    return open_all_records(stage, chunk);
 }
 
 static loom_status allocate_workspace(gpt_stage *stage)
@@ -256,7 +293,7 @@ static loom_status allocate_workspace(gpt_stage *stage)
     gpt_workspace *w = &stage->workspace;
     float **const buffer[LOOM_WORK_BUFFERS] = {
         [LOOM_WORK_GATHERED] = &w->gathered_TD,   [LOOM_WORK_PARTIAL] = &w->partial_TD,          [LOOM_WORK_BRANCH] = &w->branch_TlD,
-        [LOOM_WORK_QKV] = &w->qkv,                [LOOM_WORK_DQKV] = &w->d_qkv,                  [LOOM_WORK_DWIDE] = &w->d_wide,
+        [LOOM_WORK_QKV] = &w->qkv,                [LOOM_WORK_DQKV] = &w->d_qkv,                  [LOOM_WORK_DINNER] = &w->d_inner,
         [LOOM_WORK_COS] = &w->cos_SK,             [LOOM_WORK_SIN] = &w->sin_SK,                  [LOOM_WORK_EMBEDDING_D] = &stage->embedding_d,
         [LOOM_WORK_FINAL] = &stage->final_TD,     [LOOM_WORK_FINAL_NORM] = &stage->norm_TD,      [LOOM_WORK_MEAN] = &stage->mean_T,
         [LOOM_WORK_RSTD] = &stage->rstd_T,        [LOOM_WORK_LOSS] = &stage->loss_T,             [LOOM_WORK_SCRATCH] = &stage->scratch_4T};
@@ -474,7 +511,7 @@ static loom_status forward(void *context, int index, int micro_batch, int slot_i
     TRY(run_layers(stage, chunk, &s, slot, micro_batch_of(stage, stage->batch.tokens, micro_batch), input, out));
     if (!chunk->has_head)
         return LOOM_OK;
-    return head_forward_backward(stage, out, micro_batch_of(stage, stage->batch.targets, micro_batch), slot->d_head);
+    return head_forward_backward(stage, out, micro_batch_of(stage, stage->batch.targets, micro_batch), slot->d_out);
 }
 
 /* During the last micro-batch's backward every gradient that was just written is complete. */
@@ -485,32 +522,74 @@ static loom_status tell_ready(gpt_stage *stage, int micro_batch, int first, int 
     return loom_dp_ready(stage->dp, stage->params.at + first, end - first);
 }
 
+static loom_status copy_rows(const gpt_stage *stage, float *to, const float *from)
+{
+    return loom_stream_copy(stage->tp->compute, to, from, (size_t)(stage->shape.Tl * stage->shape.D) * sizeof *to);
+}
+
+static void take_rerun(gpt_chunk *chunk, gpt_slot *slot)
+{
+    for (int i = 0; i < chunk->reruns && !slot->rerun; i++)
+        if (!chunk->rerun[i].taken)
+            slot->rerun = &chunk->rerun[i];
+    if (slot->rerun)
+        slot->rerun->taken = true;
+}
+
+static void give_rerun_back(gpt_slot *slot)
+{
+    if (slot->rerun)
+        slot->rerun->taken = false;
+    slot->rerun = NULL;
+}
+
+/* What the backward of block `i` reads, and leaves for the weights' half. */
+static const gpt_saved *saved_of(const gpt_slot *slot, int64_t i)
+{
+    return slot->rerun ? &slot->rerun->saved[i] : &slot->saved[i];
+}
+
 static loom_status block_backward(gpt_stage *stage, gpt_chunk *chunk, const gpt_shape *s, const gpt_slot *slot, int64_t i, const float *input, float *d)
 {
     const float *x = block_input(chunk, slot, i, input);
 
     if (stage->recompute) /* its output is not needed again: it goes where the backward's first gradient will overwrite it */
-        TRY(gpt_block_forward(&chunk->blocks[i], s, &stage->workspace, &slot->saved[i], x, stage->workspace.branch_TlD));
-    TRY(gpt_block_backward(&chunk->blocks[i], s, &stage->workspace, &slot->saved[i], x, d));
+        TRY(gpt_block_forward(&chunk->blocks[i], s, &stage->workspace, saved_of(slot, i), x, stage->workspace.branch_TlD));
+    TRY(gpt_block_backward(&chunk->blocks[i], s, &stage->workspace, saved_of(slot, i), x, d));
+    if (s->split_backward && i > 0) /* nobody reads this input any more, and the weights of the block before want its gradient */
+        TRY(copy_rows(stage, slot->x[i], d));
     loom_device_progress(stage->device);
     return LOOM_OK;
 }
 
+/* The gradient of the chunk's output, where it is changed into that of its input, and where the weights' half will find it. */
+static loom_status take_gradient(gpt_stage *stage, const gpt_chunk *chunk, const gpt_slot *slot, const float *d_output, float *d)
+{
+    if (chunk->has_head)
+        return copy_rows(stage, d, slot->d_out);
+    if (slot->d_out)
+        TRY(copy_rows(stage, slot->d_out, d_output));
+    return copy_rows(stage, d, d_output);
+}
+
+/* The whole of a backward, or its input's half: that leaves out the matrices of the blocks. The embedding's gradient is made here too, since all that it
+ * needs is the gradient at hand; the head's was made in forward, where the logits are. */
 static loom_status backward(void *context, int index, int micro_batch, int slot_index, const float *input, const float *d_output, float *d_input)
 {
     gpt_stage *stage = context;
     gpt_chunk *chunk = find_chunk(stage, index);
     gpt_slot *slot = &chunk->slot[slot_index];
     gpt_shape s = shape_of(stage, micro_batch);
-    size_t bytes = (size_t)(s.Tl * s.D) * sizeof(float);
     float *d = chunk->has_embedding ? stage->embedding_d : d_input;
 
-    TRY(loom_stream_copy(stage->tp->compute, d, chunk->has_head ? slot->d_head : d_output, bytes));
+    TRY(take_gradient(stage, chunk, slot, d_output, d));
     if (chunk->has_head)
         TRY(tell_ready(stage, micro_batch, stage->head_params[0], stage->head_params[1]));
+    take_rerun(chunk, slot);
     for (int64_t i = chunk->layers - 1; i >= 0; i--) {
         TRY(block_backward(stage, chunk, &s, slot, i, input, d));
-        TRY(tell_ready(stage, micro_batch, chunk->first_param[i], chunk->first_param[i + 1]));
+        if (!s.split_backward)
+            TRY(tell_ready(stage, micro_batch, chunk->first_param[i], chunk->first_param[i + 1]));
     }
     if (!chunk->has_embedding)
         return LOOM_OK;
@@ -518,9 +597,34 @@ static loom_status backward(void *context, int index, int micro_batch, int slot_
     return tell_ready(stage, micro_batch, stage->embedding_params[0], stage->embedding_params[1]);
 }
 
+static loom_status backward_weight(void *context, int index, int micro_batch, int slot_index, const float *input)
+{
+    gpt_stage *stage = context;
+    gpt_chunk *chunk = find_chunk(stage, index);
+    gpt_slot *slot = &chunk->slot[slot_index];
+    gpt_shape s = shape_of(stage, micro_batch);
+
+    (void)input; /* no weight is multiplied by it: a norm stands between */
+    for (int64_t i = chunk->layers - 1; i >= 0; i--) {
+        const float *d_out = i + 1 < chunk->layers ? slot->x[i + 1] : slot->d_out;
+
+        TRY(gpt_block_backward_weight(&chunk->blocks[i], &s, &stage->workspace, saved_of(slot, i), d_out));
+        TRY(tell_ready(stage, micro_batch, chunk->first_param[i], chunk->first_param[i + 1]));
+        loom_device_progress(stage->device);
+    }
+    give_rerun_back(slot);
+    return LOOM_OK;
+}
+
 void gpt_stage_ops(gpt_stage *stage, loom_stage_ops *ops)
 {
-    *ops = (loom_stage_ops){.context = stage, .forward = forward, .backward = backward};
+    *ops = (loom_stage_ops){.context = stage, .forward = forward};
+    if (stage->shape.split_backward) {
+        ops->backward_input = backward;
+        ops->backward_weight = backward_weight;
+    } else {
+        ops->backward = backward;
+    }
 }
 
 int64_t gpt_stage_boundary(const gpt_stage *stage)

@@ -14,11 +14,19 @@ typedef struct gpt_batch {
     int64_t counted;          /* targets that count, in the global batch */
 } gpt_batch;
 
+/* What blocks that are run again leave for the weights' half of a split backward. */
+typedef struct gpt_rerun {
+    gpt_saved *saved; /* [layers] */
+    bool taken;
+} gpt_rerun;
+
 /* Memory of one micro-batch in flight on one chunk. */
 typedef struct gpt_slot {
-    float **x;        /* [layers] input of each block; x[0] of a chunk without embedding is the pipeline's buffer */
+    float **x;        /* [layers] input of each block, and after its backward, where that is split, the gradient of it; x[0] of a chunk without
+                         embedding is the pipeline's buffer */
     gpt_saved *saved; /* [layers], or one for all where everything is recomputed */
-    float *d_head;    /* gradient that the head left for the last block */
+    gpt_rerun *rerun; /* between the halves of its backward, where everything is recomputed; else NULL */
+    float *d_out;     /* gradient of the last block's output: what the head left, or what the weights' half reads again; else NULL */
 } gpt_slot;
 
 typedef struct gpt_chunk {
@@ -30,6 +38,8 @@ typedef struct gpt_chunk {
     int slots;
     gpt_slot *slot;
     loom_moe_record *shared_record; /* of all layers with experts, where everything is recomputed */
+    int reruns;                     /* 0 where nothing is recomputed or backward is whole */
+    gpt_rerun *rerun;
     float *memory;
 } gpt_chunk;
 

@@ -8,7 +8,7 @@
  * the caller puts the shares together again, which the sum that leaves a tp region does by the way.
  *
  * A layer's forward is dispatch, compute, combine; its backward the same three. Between them tokens travel on a stream of their own, so the
- * caller may compute something else (shared experts). Every rank of ep and etp makes every call, also with no token: the counts are exchanged
+ * caller may compute something else (shared experts). Where backward is split (zero-bubble schedules) the experts' weights have a fourth call to themselves. Every rank of ep and etp makes every call, also with no token: the counts are exchanged
  * first, and a rank that gets none takes part with zero rows. No token is dropped, whatever the load: buffers grow.
  *
  * Two dispatchers, and the bytes that a rank hands to others in forward; backward is as much again (loom_ep_dispatcher), with n = ep, T tokens here:
@@ -46,6 +46,7 @@ LOOM_API const char *loom_ep_dispatcher_name(loom_ep_dispatcher dispatcher); /* 
 typedef struct loom_ep_config {
     loom_ep_dispatcher dispatcher;
     double capacity_factor; /* 0: nothing is dropped */
+    bool split_backward;    /* gradients of the experts' weights come later, by loom_moe_backward_weight(); records keep what they need */
 } loom_ep_config;
 
 /* `config` NULL: all zeros. */
@@ -98,6 +99,10 @@ LOOM_API loom_status loom_moe_dispatch_backward(loom_moe_layer *layer, loom_moe_
 LOOM_API loom_status loom_moe_compute_backward(loom_moe_layer *layer, loom_moe_record *record);
 /* dx [tokens, hidden] = (or +=) the gradient of x. */
 LOOM_API loom_status loom_moe_combine_backward(loom_moe_layer *layer, loom_moe_record *record, float *dx, bool accumulate);
+
+/* With split_backward, and only then, once after compute_backward of this record: the gradients of the experts' weights, which it left out (the
+ * router's are made in dispatch_backward). Nothing travels. */
+LOOM_API loom_status loom_moe_backward_weight(loom_moe_layer *layer, loom_moe_record *record);
 
 /* The layer's balance loss of this micro-batch, without its coefficient: the same on every tp and cp rank. Valid from dispatch_backward on; waits. */
 LOOM_API loom_status loom_moe_balance(loom_moe_layer *layer, const loom_moe_record *record, double *value);

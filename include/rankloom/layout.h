@@ -30,6 +30,7 @@ typedef enum loom_schedule_kind {
     LOOM_SCHEDULE_KINDS,
 } loom_schedule_kind;
 LOOM_API const char *loom_schedule_kind_name(loom_schedule_kind kind); /* "gpipe", "1f1b", "interleaved", "zb-h1", "zb-v" */
+LOOM_API bool loom_schedule_kind_splits(loom_schedule_kind kind);      /* backward in two halves, I and W: the zero-bubble ones */
 
 typedef enum loom_recompute { LOOM_RECOMPUTE_NONE, LOOM_RECOMPUTE_SELECTIVE, LOOM_RECOMPUTE_FULL } loom_recompute;
 typedef enum loom_cp_kind { LOOM_CP_RING, LOOM_CP_ALLGATHER, LOOM_CP_ULYSSES, LOOM_CP_HYBRID, LOOM_CP_AUTO } loom_cp_kind; /* auto: resolve chooses */

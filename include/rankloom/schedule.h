@@ -94,6 +94,8 @@ LOOM_API loom_status loom_schedule_buffers(const loom_schedule *schedule, int st
 
 /* Most micro-batches of `chunk` that are between forward and the end of backward: how many slots its saved activations need. */
 LOOM_API int loom_schedule_slots(const loom_schedule *schedule, int chunk);
+/* Most micro-batches of `chunk` whose backward has begun and has not ended: 1 where it is whole, more where W is kept back. */
+LOOM_API int loom_schedule_open_backwards(const loom_schedule *schedule, int chunk);
 
 /* torch.distributed.pipelining's CSV: a row a stage, cells like 0F1, 2B3, 1I0, 1W0, compute-only or compute_comms (0SEND_F1, 1RECV_F1,
  * 0WAIT_SEND_F1, 0UNSHARD …), empty cells are idle slots. `stages` and `chunks_per_stage` 0: as the file has them. Chunks sit where their actions

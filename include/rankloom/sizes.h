@@ -60,8 +60,9 @@ enum {
 };
 LOOM_API void loom_kept_counts(const loom_model *model, const loom_rank_shape *shape, int64_t ffn, int64_t exchanged,
                                int64_t count[LOOM_KEPT_BUFFERS]);
-/* Inputs of blocks and the head's gradient that a chunk keeps of a micro-batch, [local_tokens, hidden] each: the first block's input is the pipeline's. */
-LOOM_API int64_t loom_chunk_rows(int64_t layers, bool embedding, bool head);
+/* Inputs of blocks and the gradient of the last one's output that a chunk keeps of a micro-batch, [local_tokens, hidden] each: the first block's input is
+ * the pipeline's, and so is the gradient, unless the head left it or the weights' half of a split backward reads it again. */
+LOOM_API int64_t loom_chunk_rows(int64_t layers, bool embedding, bool head, bool split_backward);
 
 /* Buffers that live within one call, shared by all blocks of a stage, and those of its ends. */
 enum {
@@ -70,7 +71,7 @@ enum {
     LOOM_WORK_BRANCH,
     LOOM_WORK_QKV,
     LOOM_WORK_DQKV,
-    LOOM_WORK_DWIDE,
+    LOOM_WORK_DINNER,
     LOOM_WORK_COS,
     LOOM_WORK_SIN,
     LOOM_WORK_EMBEDDING_D, /* of a stage with the embedding */
@@ -133,6 +134,7 @@ typedef struct loom_expert_shape {
     int64_t hidden, ffn;          /* ffn: columns of one on this etp rank */
     int64_t units;                /* of the balance loss in a micro-batch */
     int64_t capacity;             /* tokens that this rank routes at most */
+    bool split_backward;          /* gradients of weights come later than those of inputs */
 } loom_expert_shape;
 LOOM_API void loom_expert_shape_of(const loom_model *model, const loom_layout *layout, const loom_coords *here, loom_expert_shape *shape);
 
@@ -164,12 +166,13 @@ LOOM_API void loom_record_counts(const loom_expert_shape *shape, int64_t floats[
 /* Doubles of a stage's loads behind the counts of its experts. */
 enum { LOOM_LOAD_TOTALS = 6 };
 
-/* What depends on the load: `choices` made here, `arrived` rows from this rank's ep group, `rows` those of all etp ranks. Of a record the first four,
+/* What depends on the load: `choices` made here, `arrived` rows from this rank's ep group, `rows` those of all etp ranks. Of a record the first five,
  * of the stage the others. 0: not needed. */
 enum {
     LOOM_ROWS_X,
     LOOM_ROWS_WIDE,
     LOOM_ROWS_ACTIVE,
+    LOOM_ROWS_OUT, /* the gradient of the results, where it waits for the weights' half of a backward */
     LOOM_ROWS_PLACES,
     LOOM_ROWS_OF_EXPERT,
     LOOM_ROWS_LEAVING,
@@ -179,6 +182,8 @@ enum {
     LOOM_ROWS_BUFFERS,
 };
 LOOM_API void loom_rows_counts(const loom_expert_shape *shape, int64_t choices, int64_t arrived, int64_t rows, int64_t count[LOOM_ROWS_BUFFERS]);
+/* Width of a row of LOOM_ROWS_OF_EXPERT: a gradient, and where backward is split that of an activation before it. */
+LOOM_API int64_t loom_expert_scratch(const loom_expert_shape *shape);
 /* The same under a balanced load of a full record: what each buffer has from the start. */
 LOOM_API void loom_rows_balanced(const loom_expert_shape *shape, int64_t count[LOOM_ROWS_BUFFERS]);
 /* What a buffer of `balanced` elements grows to for `count`: in eighths of that, so its size depends on the largest load alone. */

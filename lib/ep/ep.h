@@ -28,7 +28,7 @@ struct loom_ep {
     loom_ep_buffer arrived;   /* rows that the ep group sent here, by source rank */
     loom_ep_buffer gathered;  /* those of all etp ranks */
     loom_ep_buffer partial;   /* what each etp rank computed of this rank's rows */
-    loom_ep_buffer of_expert; /* results, or gradients, sorted by local expert */
+    loom_ep_buffer of_expert; /* results, or gradients, sorted by local expert; that of the activation, too, where backward is split */
 
     loom_ep_shape shape;
     int32_t *positions, *place_of_position; /* [cp, seq] of the tokens of a sequence, and the other way round: rank * seq + number there */
@@ -87,7 +87,8 @@ struct loom_moe_record {
     int64_t choices;                                 /* of this rank's tokens that go to an expert */
     int64_t *chosen;                                 /* [experts] choices of this rank's tokens, dropped or not */
     loom_ep_buffer x, wide, active; /* by local expert: input, gate and up side by side, activation */
-    loom_ep_buffer out, all_weights, all_ids; /* of the all-gather dispatcher: results by local expert; weights and int32 choices of all tokens */
+    loom_ep_buffer out; /* results by local expert, of the all-gather dispatcher; then, where backward is split, their gradient */
+    loom_ep_buffer all_weights, all_ids; /* of the all-gather dispatcher: weights and int32 choices of all tokens */
     loom_ep_buffer places;          /* int32: for each row as gathered its place among the rows by expert, then the reverse; or, of all tokens, the
                                        choice of each row and the row of each choice */
 };
@@ -133,8 +134,11 @@ loom_status loom_ep_gathered_combine(loom_ep *ep, const loom_moe_record *record,
 loom_status loom_ep_gathered_dispatch_backward(loom_ep *ep, loom_moe_record *record, const float *dy);
 loom_status loom_ep_gathered_compute_backward(loom_moe_layer *layer, loom_moe_record *record);
 
-/* experts.c: out [rows, hidden] of the rows in record->x; and the gradients: d is that of the results on entry, of x on return. */
+/* experts.c: out [rows, hidden] of the rows in record->x. Backward: from the gradient of those results to that of x in ep->of_expert, and to the
+ * weights' gradients, or where these come later to what the record keeps for them. */
 loom_status loom_ep_experts(loom_moe_layer *layer, loom_moe_record *record, float *out);
-loom_status loom_ep_experts_backward(loom_moe_layer *layer, loom_moe_record *record, float *d);
+float *loom_ep_gradient(const loom_ep *ep, const loom_moe_record *record); /* where backward finds the gradient of the results */
+loom_status loom_ep_experts_backward(loom_moe_layer *layer, loom_moe_record *record);
+loom_status loom_ep_experts_backward_weight(loom_moe_layer *layer, loom_moe_record *record);
 
 #endif

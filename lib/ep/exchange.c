@@ -194,9 +194,10 @@ int64_t loom_ep_arrived_rows(const loom_ep *ep, const loom_moe_record *r)
 static loom_status reserve_rows(loom_ep *ep, loom_moe_record *r)
 {
     loom_ep_buffer *const buffer[LOOM_ROWS_BUFFERS] = {
-        [LOOM_ROWS_X] = &r->x,                   [LOOM_ROWS_WIDE] = &r->wide,         [LOOM_ROWS_ACTIVE] = &r->active,
-        [LOOM_ROWS_PLACES] = &r->places,         [LOOM_ROWS_OF_EXPERT] = &ep->of_expert, [LOOM_ROWS_LEAVING] = &ep->leaving,
-        [LOOM_ROWS_ARRIVED] = &ep->arrived,      [LOOM_ROWS_GATHERED] = &ep->gathered, [LOOM_ROWS_PARTIAL] = &ep->partial};
+        [LOOM_ROWS_X] = &r->x,           [LOOM_ROWS_WIDE] = &r->wide,           [LOOM_ROWS_ACTIVE] = &r->active,
+        [LOOM_ROWS_OUT] = &r->out,       [LOOM_ROWS_PLACES] = &r->places,       [LOOM_ROWS_OF_EXPERT] = &ep->of_expert,
+        [LOOM_ROWS_LEAVING] = &ep->leaving, [LOOM_ROWS_ARRIVED] = &ep->arrived, [LOOM_ROWS_GATHERED] = &ep->gathered,
+        [LOOM_ROWS_PARTIAL] = &ep->partial};
     int64_t count[LOOM_ROWS_BUFFERS];
     loom_status status;
 

@@ -107,81 +107,133 @@ fail:
     return status;
 }
 
-/* --- backward ---------------------------------------------------------------------------------------------------------------------------------- */
+/* --- backward ---------------------------------------------------------------------------------------------------------------------------------- *
+ * Whole, gradients take the place of what they are made from: that of the activation the activation's, once the weight's gradient was made from it, and
+ * that of x the results'. Split, the record keeps what the weights' half multiplies: x and the gradient of gate and up, the activation and the gradient
+ * of the results. */
 
-/* d(gate and up) += dwide' x, then dx = dwide [gate; up]. */
-static loom_status wide_backward(loom_moe_layer *layer, const loom_moe_record *r, const expert_run *run, float *dx)
+float *loom_ep_gradient(const loom_ep *ep, const loom_moe_record *r)
 {
-    loom_ep_expert *expert = &layer->expert[run->first];
-    int64_t ffn = layer->ffn, hidden = layer->hidden, width = run->fused ? 2 * ffn : ffn;
-    const float *dwide = r->wide.data;
-    loom_grouped_gemm_args weight = {.c = expert->gate.gradient, .a = dwide, .b = r->x.data, .m = width, .n = hidden, .lda = 2 * ffn, .ragged_k = true,
-                                     .accumulate = true};
-    loom_grouped_gemm_args input = {.c = dx, .a = dwide, .b = expert->gate.value, .n = hidden, .k = width, .lda = 2 * ffn};
-    loom_status status;
-
-    LOOM_TRY(product(layer, r, run, weight));
-    LOOM_TRY(product(layer, r, run, input));
-    if (run->fused)
-        return LOOM_OK;
-    weight.c = expert->up.gradient;
-    weight.a = input.a = dwide + ffn;
-    input.b = expert->up.value;
-    input.accumulate = true;
-    LOOM_TRY(product(layer, r, run, weight));
-    return product(layer, r, run, input);
-
-fail:
-    return status;
+    return ep->config.split_backward ? r->out.data : ep->of_expert.data;
 }
 
-/* The weight gradient first: the gradient of the activation then takes the place of the activation. */
-static loom_status down_backward(loom_moe_layer *layer, const loom_moe_record *r, const expert_run *run, const float *d)
+typedef loom_status of_run(loom_moe_layer *layer, const loom_moe_record *r, const expert_run *run);
+
+static loom_status each_run(loom_moe_layer *layer, const loom_moe_record *r, of_run *call)
 {
-    loom_ep_expert *expert = &layer->expert[run->first];
-    int64_t ffn = layer->ffn, hidden = layer->hidden;
-    loom_status status;
+    expert_run run;
 
-    LOOM_TRY(product(layer, r, run,
-                     (loom_grouped_gemm_args){
-                         .c = expert->down.gradient, .a = d, .b = r->active.data, .m = hidden, .n = ffn, .ragged_k = true, .accumulate = true}));
-    return product(layer, r, run, (loom_grouped_gemm_args){.c = r->active.data, .a = d, .b = expert->down.value, .n = ffn, .k = hidden});
-
-fail:
-    return status;
+    for (int64_t e = 0; e < layer->experts_here; e += run.count) {
+        run = run_from(layer, e);
+        loom_status status = call(layer, r, &run);
+        if (status < 0)
+            return status;
+    }
+    return LOOM_OK;
 }
 
-loom_status loom_ep_experts_backward(loom_moe_layer *layer, loom_moe_record *r, float *d)
+/* d(down) += d' active. */
+static loom_status down_weight(loom_moe_layer *layer, const loom_moe_record *r, const expert_run *run)
+{
+    return product(layer, r, run,
+                   (loom_grouped_gemm_args){.c = layer->expert[run->first].down.gradient,
+                                            .a = loom_ep_gradient(layer->ep, r),
+                                            .b = r->active.data,
+                                            .m = layer->hidden,
+                                            .n = layer->ffn,
+                                            .ragged_k = true,
+                                            .accumulate = true});
+}
+
+static float *active_gradient(const loom_moe_layer *layer, const loom_moe_record *r)
+{
+    return layer->ep->config.split_backward ? layer->ep->of_expert.data : r->active.data;
+}
+
+static loom_status down_input(loom_moe_layer *layer, const loom_moe_record *r, const expert_run *run)
+{
+    return product(layer, r, run,
+                   (loom_grouped_gemm_args){.c = active_gradient(layer, r),
+                                            .a = loom_ep_gradient(layer->ep, r),
+                                            .b = layer->expert[run->first].down.value,
+                                            .n = layer->ffn,
+                                            .k = layer->hidden});
+}
+
+static loom_status activation_backward(loom_moe_layer *layer, const loom_moe_record *r)
 {
     loom_kernels *k = layer->ep->kernels;
     int64_t ffn = layer->ffn;
     float *wide = r->wide.data;
-    expert_run run;
+
+    return k->swiglu_backward(k,
+                              &(loom_swiglu_backward_args){.dgate_TF = wide,
+                                                           .dup_TF = wide + ffn,
+                                                           .dy_TF = active_gradient(layer, r),
+                                                           .gate_TF = wide,
+                                                           .up_TF = wide + ffn,
+                                                           .tokens = r->rows,
+                                                           .width = ffn,
+                                                           .ld_dgate = 2 * ffn,
+                                                           .ld_dup = 2 * ffn,
+                                                           .ld_gate = 2 * ffn,
+                                                           .ld_up = 2 * ffn},
+                              layer->ep->compute);
+}
+
+/* d(gate and up) += dwide' x. */
+static loom_status wide_weight(loom_moe_layer *layer, const loom_moe_record *r, const expert_run *run)
+{
+    loom_ep_expert *expert = &layer->expert[run->first];
+    int64_t ffn = layer->ffn;
+    loom_grouped_gemm_args weight = {.c = expert->gate.gradient, .a = r->wide.data, .b = r->x.data, .m = run->fused ? 2 * ffn : ffn, .n = layer->hidden,
+                                     .lda = 2 * ffn, .ragged_k = true, .accumulate = true};
+    loom_status status = product(layer, r, run, weight);
+
+    if (status < 0 || run->fused)
+        return status;
+    weight.c = expert->up.gradient;
+    weight.a += ffn;
+    return product(layer, r, run, weight);
+}
+
+/* dx = dwide [gate; up]. */
+static loom_status wide_input(loom_moe_layer *layer, const loom_moe_record *r, const expert_run *run)
+{
+    loom_ep_expert *expert = &layer->expert[run->first];
+    int64_t ffn = layer->ffn;
+    loom_grouped_gemm_args input = {.c = layer->ep->of_expert.data, .a = r->wide.data, .b = expert->gate.value, .n = layer->hidden,
+                                    .k = run->fused ? 2 * ffn : ffn, .lda = 2 * ffn};
+    loom_status status = product(layer, r, run, input);
+
+    if (status < 0 || run->fused)
+        return status;
+    input.a += ffn;
+    input.b = expert->up.value;
+    input.accumulate = true;
+    return product(layer, r, run, input);
+}
+
+loom_status loom_ep_experts_backward(loom_moe_layer *layer, loom_moe_record *r)
+{
+    bool whole = !layer->ep->config.split_backward;
     loom_status status;
 
-    for (int64_t e = 0; e < layer->experts_here; e += run.count) {
-        run = run_from(layer, e);
-        LOOM_TRY(down_backward(layer, r, &run, d));
-    }
-    LOOM_TRY(k->swiglu_backward(k,
-                                &(loom_swiglu_backward_args){.dgate_TF = wide,
-                                                             .dup_TF = wide + ffn,
-                                                             .dy_TF = r->active.data,
-                                                             .gate_TF = wide,
-                                                             .up_TF = wide + ffn,
-                                                             .tokens = r->rows,
-                                                             .width = ffn,
-                                                             .ld_dgate = 2 * ffn,
-                                                             .ld_dup = 2 * ffn,
-                                                             .ld_gate = 2 * ffn,
-                                                             .ld_up = 2 * ffn},
-                                layer->ep->compute));
-    for (int64_t e = 0; e < layer->experts_here; e += run.count) {
-        run = run_from(layer, e);
-        LOOM_TRY(wide_backward(layer, r, &run, d));
-    }
-    return LOOM_OK;
+    if (whole)
+        LOOM_TRY(each_run(layer, r, down_weight));
+    LOOM_TRY(each_run(layer, r, down_input));
+    LOOM_TRY(activation_backward(layer, r));
+    if (whole)
+        LOOM_TRY(each_run(layer, r, wide_weight));
+    return each_run(layer, r, wide_input);
 
 fail:
     return status;
+}
+
+loom_status loom_ep_experts_backward_weight(loom_moe_layer *layer, loom_moe_record *r)
+{
+    loom_status status = each_run(layer, r, down_weight);
+
+    return status < 0 ? status : each_run(layer, r, wide_weight);
 }

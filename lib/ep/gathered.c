@@ -167,7 +167,7 @@ static loom_status reserve_rows(loom_ep *ep, loom_moe_record *r)
     LOOM_TRY(reserve(ep, &r->wide, r->rows * 2 * r->ffn));
     LOOM_TRY(reserve(ep, &r->active, r->rows * r->ffn));
     LOOM_TRY(reserve(ep, &r->out, r->rows * r->hidden));
-    return reserve(ep, &ep->of_expert, r->rows * r->hidden);
+    return reserve(ep, &ep->of_expert, r->rows * loom_expert_scratch(&r->shape));
 
 fail:
     return status;
@@ -306,8 +306,8 @@ loom_status loom_ep_gathered_compute_backward(loom_moe_layer *layer, loom_moe_re
     loom_ep *ep = layer->ep;
     loom_status status;
 
-    LOOM_TRY(to_rows(ep, r, r->all_weights.data, ep->of_expert.data));
-    LOOM_TRY(loom_ep_experts_backward(layer, r, ep->of_expert.data));
+    LOOM_TRY(to_rows(ep, r, r->all_weights.data, loom_ep_gradient(ep, r)));
+    LOOM_TRY(loom_ep_experts_backward(layer, r));
     return from_rows(ep, r, ep->of_expert.data, NULL);
 
 fail:

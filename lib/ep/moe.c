@@ -317,8 +317,8 @@ static loom_status send_gradients(loom_moe_layer *layer, loom_moe_record *r, con
 
     if (loom_ep_gathers(ep))
         return loom_ep_gathered_dispatch_backward(ep, r, dy);
-    LOOM_TRY(to_rows(layer, r, dy, r->weights_TK, loom_ep_alone(ep) ? ep->of_expert.data : ep->leaving.data));
-    LOOM_TRY(loom_ep_send_out(ep, r, ep->of_expert.data));
+    LOOM_TRY(to_rows(layer, r, dy, r->weights_TK, loom_ep_alone(ep) ? loom_ep_gradient(ep, r) : ep->leaving.data));
+    LOOM_TRY(loom_ep_send_out(ep, r, loom_ep_gradient(ep, r)));
     return k->combine_weights_backward(k,
                                        &(loom_combine_weights_backward_args){.dweight_TK = r->dweights_TK,
                                                                              .dy_TD = dy,
@@ -351,8 +351,8 @@ loom_status loom_moe_compute_backward(loom_moe_layer *layer, loom_moe_record *r)
 
     if (loom_ep_gathers(ep))
         return loom_ep_gathered_compute_backward(layer, r);
-    LOOM_TRY(loom_ep_take_in(ep, r, ep->of_expert.data));
-    LOOM_TRY(loom_ep_experts_backward(layer, r, ep->of_expert.data));
+    LOOM_TRY(loom_ep_take_in(ep, r, loom_ep_gradient(ep, r)));
+    LOOM_TRY(loom_ep_experts_backward(layer, r));
     return loom_ep_send_back(ep, r, ep->of_expert.data, ep->leaving.data);
 
 fail:
@@ -377,4 +377,11 @@ loom_status loom_moe_combine_backward(loom_moe_layer *layer, loom_moe_record *r,
 
 fail:
     return status;
+}
+
+loom_status loom_moe_backward_weight(loom_moe_layer *layer, loom_moe_record *r)
+{
+    if (!layer->ep->config.split_backward)
+        return loom_fail(LOOM_E_INVALID, "loom_moe_backward_weight() without split_backward: loom_moe_compute_backward() made these gradients already");
+    return loom_ep_experts_backward_weight(layer, r);
 }

@@ -91,7 +91,7 @@ static loom_status reserve_balanced(loom_moe_record *r)
     LOOM_TRY(loom_ep_reserve(r->ep, &r->x, balanced[LOOM_ROWS_X], balanced[LOOM_ROWS_X]));
     LOOM_TRY(loom_ep_reserve(r->ep, &r->wide, balanced[LOOM_ROWS_WIDE], balanced[LOOM_ROWS_WIDE]));
     LOOM_TRY(loom_ep_reserve(r->ep, &r->active, balanced[LOOM_ROWS_ACTIVE], balanced[LOOM_ROWS_ACTIVE]));
-    return LOOM_OK;
+    return loom_ep_reserve(r->ep, &r->out, balanced[LOOM_ROWS_OUT], balanced[LOOM_ROWS_OUT]);
 
 fail:
     return status;
@@ -122,7 +122,8 @@ loom_status loom_moe_record_open(const loom_moe_layer *layer, int64_t tokens, lo
                                    .hidden = r->hidden,
                                    .ffn = r->ffn,
                                    .units = r->units,
-                                   .capacity = tokens};
+                                   .capacity = tokens,
+                                   .split_backward = ep->config.split_backward};
     LOOM_TRY(allocate_device(r));
     LOOM_TRY(allocate_host(r));
     LOOM_TRY(allocate_choices(r));

@@ -18,6 +18,11 @@ const char *loom_schedule_kind_name(loom_schedule_kind kind)
     return kind >= 0 && kind < LOOM_SCHEDULE_KINDS ? names[kind] : "unknown schedule";
 }
 
+bool loom_schedule_kind_splits(loom_schedule_kind kind)
+{
+    return kind == LOOM_SCHEDULE_ZB_H1 || kind == LOOM_SCHEDULE_ZB_V;
+}
+
 const char *loom_recompute_name(loom_recompute recompute)
 {
     static const char *const names[] = {"none", "selective", "full"};

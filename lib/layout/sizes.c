@@ -103,11 +103,11 @@ void loom_kept_counts(const loom_model *model, const loom_rank_shape *s, int64_t
     count[LOOM_KEPT_ACTIVE] = s->tokens * ffn;
 }
 
-int64_t loom_chunk_rows(int64_t layers, bool embedding, bool head)
+int64_t loom_chunk_rows(int64_t layers, bool embedding, bool head, bool split_backward)
 {
     int64_t inputs = layers - !embedding;
 
-    return (inputs > 0 ? inputs : 0) + head;
+    return (inputs > 0 ? inputs : 0) + (head || (split_backward && layers > 0));
 }
 
 static int64_t larger(int64_t a, int64_t b)
@@ -125,7 +125,7 @@ void loom_work_counts(const loom_model *model, const loom_rank_shape *s, bool em
     count[LOOM_WORK_BRANCH] = s->sequence_parallel ? rows : 0; /* else the sum over tp is taken in place */
     count[LOOM_WORK_QKV] = exchanged ? s->tokens * s->qkv_width : 0;
     count[LOOM_WORK_DQKV] = s->tokens * s->qkv_width;
-    count[LOOM_WORK_DWIDE] = s->tokens * larger(loom_wide_columns(model, larger(s->ffn, s->shared_ffn)), s->q_width);
+    count[LOOM_WORK_DINNER] = s->tokens * larger(larger(s->ffn, s->shared_ffn), s->q_width);
     count[LOOM_WORK_COS] = count[LOOM_WORK_SIN] = table;
     count[LOOM_WORK_EMBEDDING_D] = embedding ? rows : 0;
     count[LOOM_WORK_FINAL] = count[LOOM_WORK_FINAL_NORM] = head ? rows : 0;

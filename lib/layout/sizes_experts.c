@@ -14,7 +14,8 @@ void loom_expert_shape_of(const loom_model *m, const loom_layout *l, const loom_
                              .hidden = m->hidden,
                              .ffn = rank.expert_ffn,
                              .units = m->moe.balance == LOOM_BALANCE_SEQUENCE ? l->micro_batch : 1,
-                             .capacity = rank.most_routed};
+                             .capacity = rank.most_routed,
+                             .split_backward = loom_schedule_kind_splits(l->schedule)};
 }
 
 void loom_record_counts(const loom_expert_shape *s, int64_t floats[LOOM_RECORD_FLOATS], int64_t integers[LOOM_RECORD_INTEGERS])
@@ -34,13 +35,20 @@ void loom_record_counts(const loom_expert_shape *s, int64_t floats[LOOM_RECORD_F
     integers[LOOM_RECORD_FIRST_ROWS] = s->here + 1;
 }
 
+int64_t loom_expert_scratch(const loom_expert_shape *s)
+{
+    return s->split_backward && s->ffn > s->hidden ? s->ffn : s->hidden;
+}
+
 void loom_rows_counts(const loom_expert_shape *s, int64_t choices, int64_t arrived, int64_t rows, int64_t count[LOOM_ROWS_BUFFERS])
 {
     bool travels = s->ep > 1 || s->etp > 1, sorts = travels && s->here > 1; /* rows of one local expert need no sorting */
 
-    count[LOOM_ROWS_X] = count[LOOM_ROWS_OF_EXPERT] = rows * s->hidden;
+    count[LOOM_ROWS_X] = rows * s->hidden;
     count[LOOM_ROWS_WIDE] = 2 * rows * s->ffn;
     count[LOOM_ROWS_ACTIVE] = rows * s->ffn;
+    count[LOOM_ROWS_OUT] = s->split_backward ? rows * s->hidden : 0;
+    count[LOOM_ROWS_OF_EXPERT] = rows * loom_expert_scratch(s);
     count[LOOM_ROWS_PLACES] = sorts ? 2 * rows : 0;
     count[LOOM_ROWS_LEAVING] = travels ? choices * s->hidden : 0;
     count[LOOM_ROWS_ARRIVED] = s->etp > 1 || sorts ? arrived * s->hidden : 0;

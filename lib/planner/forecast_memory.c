@@ -93,20 +93,22 @@ static void add_exchange(const loom_rank_view *v, loom_rank_forecast *f)
 static void add_chunk(const loom_rank_view *v, int chunk, loom_rank_forecast *f)
 {
     const loom_layout *l = v->layout;
-    int64_t layers = l->chunk_layers[chunk], first = loom_layout_first_layer(l, chunk), slot, shared = 0, records = 0;
+    int64_t layers = l->chunk_layers[chunk], first = loom_layout_first_layer(l, chunk), rows, blocks = 0, widest = 0, experts = 0;
+    bool split = loom_schedule_kind_splits(l->schedule), again = l->recompute == LOOM_RECOMPUTE_FULL;
     int slots = loom_schedule_slots(v->schedule, chunk);
-    bool again = l->recompute == LOOM_RECOMPUTE_FULL;
+    /* Micro-batches of which every block keeps something, and whether all blocks have one place besides, where they are run again. */
+    int whole = !again ? slots : split ? loom_schedule_open_backwards(v->schedule, chunk) : 0;
 
-    slot = loom_chunk_rows(layers, chunk == 0, chunk == l->n_chunks - 1) * loom_aligned(v->shape.local_tokens * v->shape.hidden);
+    rows = loom_chunk_rows(layers, chunk == 0, chunk == l->n_chunks - 1, split) * loom_aligned(v->shape.local_tokens * v->shape.hidden);
     for (int64_t i = first; i < first + layers; i++) {
         int64_t block = kept(v, mlp_columns(v, i));
 
-        slot += again ? 0 : block;
-        shared = again && block > shared ? block : shared;
-        records += loom_model_layer_has_experts(v->model, i) ? again ? records == 0 : slots : 0;
+        blocks += block;
+        widest = block > widest ? block : widest;
+        experts += loom_model_layer_has_experts(v->model, i);
     }
-    add(f, LOOM_MEM_ACTIVATIONS, slots * slot + shared);
-    for (int64_t i = 0; i < records; i++)
+    add(f, LOOM_MEM_ACTIVATIONS, slots * rows + whole * blocks + (again ? widest : 0));
+    for (int64_t i = 0; i < whole * experts + (again && experts > 0); i++)
         add_record(v, f);
 }
 

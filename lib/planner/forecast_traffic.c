@@ -44,12 +44,14 @@ static void sum(const loom_rank_view *v, int64_t times, group_bytes to)
         to[LOOM_CALL_ALL_REDUCE] += (uint64_t)times * loom_all_reduce_traffic(bytes_of(s->tokens * s->hidden), tp);
 }
 
-/* One region: forward enters and leaves; backward enters from behind, gathers the input again for the weight gradient, and leaves in front. */
+/* One region: forward enters and leaves; backward enters from behind, gathers the input again for the weight gradient, and leaves in front. Weight
+ * gradients that come later gather once more what came from behind. */
 static void add_regions(const loom_rank_view *v, int64_t regions, group_bytes to)
 {
     passes p = passes_of(v);
+    int gathers = loom_schedule_kind_splits(v->layout->schedule) ? 3 : 2;
 
-    gather(v, regions * (p.forward + 2 * p.backward), to);
+    gather(v, regions * (p.forward + gathers * p.backward), to);
     sum(v, regions * (p.forward + p.backward), to);
 }
 

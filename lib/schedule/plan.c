@@ -331,22 +331,46 @@ loom_status loom_schedule_buffers(const loom_schedule *schedule, int stage, int 
     return LOOM_OK;
 }
 
+typedef bool is_pass_fn(uint8_t kind);
+
+static bool is_forward(uint8_t kind)
+{
+    return kind == LOOM_FORWARD;
+}
+
+static bool begins_backward(uint8_t kind)
+{
+    return kind == LOOM_BACKWARD || kind == LOOM_BACKWARD_INPUT;
+}
+
 static bool ends_backward(uint8_t kind)
 {
     return kind == LOOM_BACKWARD || kind == LOOM_BACKWARD_WEIGHT;
 }
 
-int loom_schedule_slots(const loom_schedule *schedule, int chunk)
+/* Most micro-batches of the chunk from the pass that begins something to the one that ends it, both included. */
+static int most_open(const loom_schedule *schedule, int chunk, is_pass_fn *begins, is_pass_fn *ends)
 {
     const loom_stage_actions *actions = &schedule->stage[schedule->stage_of_chunk[chunk]];
     int held = 0, most = 0;
 
     for (int i = 0; i < actions->count; i++)
         if (actions->at[i].chunk == chunk) {
-            held += (actions->at[i].kind == LOOM_FORWARD) - ends_backward(actions->at[i].kind);
+            held += begins(actions->at[i].kind);
             most = held > most ? held : most;
+            held -= ends(actions->at[i].kind);
         }
     return most;
+}
+
+int loom_schedule_slots(const loom_schedule *schedule, int chunk)
+{
+    return most_open(schedule, chunk, is_forward, ends_backward);
+}
+
+int loom_schedule_open_backwards(const loom_schedule *schedule, int chunk)
+{
+    return most_open(schedule, chunk, begins_backward, ends_backward);
 }
 
 void loom_stage_plan_free(loom_stage_plan *plan)

@@ -101,7 +101,7 @@ static void try_cp(const loom_model *model, int world, loom_layout base, layout_
 
 void enumerate_layouts(const loom_model *model, int world, int64_t global_batch, int64_t seq, layout_list *list)
 {
-    static const loom_schedule_kind kinds[] = {LOOM_SCHEDULE_GPIPE, LOOM_SCHEDULE_1F1B, LOOM_SCHEDULE_INTERLEAVED};
+    static const loom_schedule_kind kinds[] = {LOOM_SCHEDULE_GPIPE, LOOM_SCHEDULE_1F1B, LOOM_SCHEDULE_INTERLEAVED, LOOM_SCHEDULE_ZB_H1, LOOM_SCHEDULE_ZB_V};
 
     for (int tp = 1; tp <= world; tp++)
         for (int pp = 1; pp <= world / tp; pp++)

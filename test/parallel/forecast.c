@@ -111,7 +111,7 @@ static void grow(const loom_expert_shape *e, int64_t choices, int64_t arrived, l
     loom_rows_balanced(e, balanced);
     loom_rows_counts(e, choices, arrived, arrived, count);
     for (int i = 0; i < LOOM_ROWS_BUFFERS; i++) {
-        int64_t size = count[i] > 0 || i <= LOOM_ROWS_ACTIVE ? loom_aligned(loom_rows_grown(balanced[i], count[i])) : 0;
+        int64_t size = count[i] > 0 || i <= LOOM_ROWS_OUT ? loom_aligned(loom_rows_grown(balanced[i], count[i])) : 0;
 
         most[i] = size > most[i] ? size : most[i];
         if (i <= LOOM_ROWS_PLACES)

@@ -1,9 +1,10 @@
 /* Every layout gives the numbers of the independent float64 implementation: logits, every gradient, and the loss and gradient norm of 20
  * steps.
  *
- *   test_parallel_layouts [--part K/N] [--most N] [--seed S] [--steps N] [--world RANKS] [--model NAME] [--axes tp,pp,dp,cp,ep] [--device cuda]
+ *   test_parallel_layouts [--part K/N] [--most N] [--seed S] [--steps N] [--world RANKS] [--model NAME] [--axes tp,pp,dp,cp,ep] [--schedules zb-h1,zb-v]
+ *                         [--device cuda]
  *
- * --axes takes only layouts whose other degrees are 1 (ep stands for etp, too).
+ * --axes takes only layouts whose other degrees are 1 (ep stands for etp, too), --schedules only layouts with one of these.
  * --part takes every N-th of all legal layouts, from the K-th (0 to N - 1); 0/1 is all of them. Without it: a seeded sample that holds
  * every pair of features (tp, pp, vpp, dp, cp, cp kind, ep, etp, ZeRO, sequence parallelism, schedule, micro-batch and recompute, split of
  * the layers and starved pipelines) that any legal layout on 1, 2, 3, 4, 6 or 8 ranks has. */
@@ -25,7 +26,7 @@ static struct {
     uint64_t seed;
     int steps;         /* of the curve */
     int world;       /* 0: all */
-    const char *axes;  /* NULL: all */
+    const char *axes, *schedules; /* NULL: all */
     const char *model; /* NULL: all */
     loom_device_kind device;
     double patience; /* how much longer than CPU ranks it may take */
@@ -165,7 +166,7 @@ static void check_layouts(loom_layout *layouts, int count)
     }
 }
 
-static bool has_axes_of_interest(const loom_layout *l)
+static bool is_of_interest(const loom_layout *l)
 {
     const struct {
         const char *axis;
@@ -176,15 +177,15 @@ static bool has_axes_of_interest(const loom_layout *l)
         if (axes[i].used && !strstr(settings.axes, axes[i].axis))
             return false;
     }
-    return true;
+    return !settings.schedules || strstr(settings.schedules, loom_schedule_kind_name(l->schedule));
 }
 
-static void keep_axes_of_interest(layout_list *list)
+static void keep_those_of_interest(layout_list *list)
 {
     int kept = 0;
 
     for (int i = 0; i < list->count; i++) {
-        if (has_axes_of_interest(&list->at[i]))
+        if (is_of_interest(&list->at[i]))
             list->at[kept++] = list->at[i];
     }
     list->count = kept;
@@ -216,7 +217,7 @@ static void check_model(const char *name)
     for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++)
         if (settings.world == 0 || settings.world == worlds[i])
             enumerate_layouts(&expected.model, worlds[i], TRUTH_BATCH, TRUTH_SEQ, &list);
-    keep_axes_of_interest(&list);
+    keep_those_of_interest(&list);
     legal = list.count;
     count = choose(&list);
     print_message("%s: %d of %d legal layouts\n", expected.model.name, count, legal);
@@ -275,6 +276,8 @@ int main(int argc, char **argv)
             settings.model = argv[i + 1];
         else if (strcmp(argv[i], "--axes") == 0)
             settings.axes = argv[i + 1];
+        else if (strcmp(argv[i], "--schedules") == 0)
+            settings.schedules = argv[i + 1];
         else if (strcmp(argv[i], "--device") == 0 && strcmp(argv[i + 1], "cuda") == 0)
             settings.device = LOOM_CUDA, settings.patience = 8; /* kernels run on fibers */
     }
