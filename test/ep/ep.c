@@ -225,6 +225,22 @@ static loom_range my_tokens(const fixture *f, int64_t *first)
     return (loom_range){part.begin + own.begin, part.begin + own.end};
 }
 
+/* Another micro-batch passes first, forwards and backwards, and leaves its rows in all that micro-batches share. Its gradients are 0. */
+static void make_weights_gradients_late(fixture *f, const float *x, int64_t tokens, int64_t first)
+{
+    float y[T * D], dx[T * D], zeros[T * D] = {0};
+    loom_moe_record *kept = f->record;
+
+    assert_ok(loom_moe_record_open(f->layer, B / op.layout.dp * S, &f->record));
+    forward(f, x, tokens, first, y);
+    backward(f, x, zeros, dx);
+    assert_ok(loom_moe_backward_weight(f->layer, f->record));
+    loom_moe_record_close(f->record);
+    f->record = kept;
+    assert_ok(loom_moe_backward_weight(f->layer, kept));
+    assert_ok(loom_stream_wait(f->stream));
+}
+
 static void check_op(loom_comm *world, loom_stream *stream)
 {
     int64_t sequences = B / op.layout.dp, first;
@@ -243,6 +259,8 @@ static void check_op(loom_comm *world, loom_stream *stream)
     assert_close("y", y, op.y + mine.begin * D, count, LIMIT);
     backward(&f, x, dy, dx);
     assert_close("dx", dx, op.dx + mine.begin * D, count, LIMIT);
+    if (ep_config.split_backward)
+        make_weights_gradients_late(&f, x, mine.end - mine.begin, first);
     assert_ok(loom_dp_reduce_only(f.dp, 1, &result));
     assert_ok(loom_weights_gather(f.mesh, &f.params, LOOM_WEIGHTS_GRADIENTS, check_gradient, NULL));
     close_layer(&f);
@@ -324,6 +342,30 @@ static void sigmoid_layer_meets_the_fixture_in_every_fold(void **state)
     op.moe.balance_coefficient = 1;
     in_every_fold(check_op_balance, 2, false);
     tensors_drop(&op.file);
+}
+
+static void weights_that_come_later_meet_the_fixture_in_every_fold(void **state)
+{
+    (void)state;
+    ep_config.split_backward = true;
+    open_op("moe_softmax", &softmax_moe);
+    in_every_fold(check_op, 2, true);
+    tensors_drop(&op.file);
+    ep_config.split_backward = false;
+}
+
+static void whole_backward(loom_comm *world, loom_stream *stream)
+{
+    fixture f = open_layer(world, stream, (loom_layout){0}, &softmax_moe, D, 1, S);
+
+    assert_refused(loom_moe_backward_weight(f.layer, f.record), LOOM_E_INVALID, "split_backward");
+    close_layer(&f);
+}
+
+static void weights_of_a_whole_backward_are_not_made_twice(void **state)
+{
+    (void)state;
+    on_ranks(1, whole_backward);
 }
 
 /* --- case A12: the unit of the balance loss ---------------------------------------------------------------------------------------------- */
@@ -738,6 +780,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(softmax_layer_meets_the_fixture_in_every_fold),
         cmocka_unit_test(sigmoid_layer_meets_the_fixture_in_every_fold),
+        cmocka_unit_test(weights_that_come_later_meet_the_fixture_in_every_fold),
+        cmocka_unit_test(weights_of_a_whole_backward_are_not_made_twice),
         cmocka_unit_test(balance_loss_has_the_value_of_its_definition_however_tokens_are_split),
         cmocka_unit_test(a_rank_without_tokens_takes_part_in_every_call),
         cmocka_unit_test(what_is_dropped_depends_on_the_order_of_the_sequence_alone),

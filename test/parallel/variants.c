@@ -143,6 +143,7 @@ static void use_layout(loom_layout l)
     layout.sequence_parallel = l.sequence_parallel;
     layout.recompute = l.recompute;
     layout.schedule = l.schedule ? l.schedule : LOOM_SCHEDULE_1F1B;
+    layout.vpp = l.schedule == LOOM_SCHEDULE_ZB_V ? 2 : 1;
     layout.seq = run->layout.seq;
     layout.pad_seq = true;
     layout.global_batch = run->layout.global_batch;
@@ -209,6 +210,8 @@ static const loom_layout dense[] = {
     {.tp = 2, .cp = 2, .sequence_parallel = true, .zero = 1},
     {.pp = 2, .cp = 2, .cp_kind = LOOM_CP_ULYSSES},
     {.tp = 2, .pp = 2},
+    {.pp = 2, .cp = 2, .schedule = LOOM_SCHEDULE_ZB_H1},
+    {.tp = 2, .pp = 2, .sequence_parallel = true, .schedule = LOOM_SCHEDULE_ZB_V},
 };
 
 static const loom_layout with_experts[] = {
@@ -293,6 +296,8 @@ static const loom_layout folds[] = {
     {.tp = 2, .cp = 2, .ep = 2, .etp = 2, .sequence_parallel = true},
     {.tp = 2, .dp = 2, .ep = 4, .zero = 1},
     {.pp = 2, .cp = 2, .ep = 2, .recompute = LOOM_RECOMPUTE_FULL},
+    {.pp = 2, .dp = 2, .ep = 2, .schedule = LOOM_SCHEDULE_ZB_H1, .recompute = LOOM_RECOMPUTE_FULL},
+    {.tp = 2, .pp = 2, .ep = 2, .schedule = LOOM_SCHEDULE_ZB_H1},
 };
 enum { FOLDS = sizeof folds / sizeof *folds };
 

@@ -461,10 +461,30 @@ static void a_1f1b_stage_keeps_as_many_inputs_as_are_in_flight(void **state)
     loom_schedule_free(schedule);
 }
 
+/* ZB-H1: stage s keeps s weight gradients back, and has one more between its halves. */
+static void a_zb_h1_stage_has_as_many_backwards_open_as_it_keeps_back(void **state)
+{
+    enum { STAGES = 4 };
+    loom_schedule *schedule;
+
+    (void)state;
+    assert_ok(loom_schedule_generate(LOOM_SCHEDULE_ZB_H1, STAGES, 1, 8, &schedule));
+    for (int s = 0; s < STAGES; s++) {
+        assert_int_equal(loom_schedule_slots(schedule, s), STAGES);
+        assert_int_equal(loom_schedule_open_backwards(schedule, s), s + 1);
+    }
+    loom_schedule_free(schedule);
+    assert_ok(loom_schedule_generate(LOOM_SCHEDULE_1F1B, STAGES, 1, 8, &schedule));
+    for (int s = 0; s < STAGES; s++)
+        assert_int_equal(loom_schedule_open_backwards(schedule, s), 1);
+    loom_schedule_free(schedule);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_1f1b_stage_keeps_as_many_inputs_as_are_in_flight),
+        cmocka_unit_test(a_zb_h1_stage_has_as_many_backwards_open_as_it_keeps_back),
         cmocka_unit_test(any_stage_can_be_rehearsed_dry),
         cmocka_unit_test(one_stage_runs_every_schedule),
         cmocka_unit_test(two_stages_run_every_schedule_also_as_each_others_next_and_previous),

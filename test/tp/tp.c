@@ -226,6 +226,76 @@ static void columns_then_rows_equal_two_plain_products_with_sequence_parallelism
         on_ranks(ranks, own_rows);
 }
 
+/* Weight gradients that wait: of two micro-batches, after the input gradients of both, in f64 loops over all tokens. */
+static double reference_dw(const loom_shard *shard, int64_t index)
+{
+    int64_t columns = shard->shape[1], out = index / columns, in = index % columns;
+    bool up = shard->shape[0] == WIDE;
+    double dw = 0;
+
+    for (int64_t t = 0; t < TOKENS; t++) {
+        double dy = 0, x = 0;
+
+        for (int64_t i = 0; i < IN; i++) {
+            dy += up ? weight2(i, out) * element(4, t * IN + i) : 0;
+            x += up ? 0 : weight1(in, i) * element(3, t * IN + i);
+        }
+        dw += up ? dy * element(3, t * IN + in) : element(4, t * IN + out) * x;
+    }
+    return dw;
+}
+
+static void check_weight_gradient(const loom_param *param)
+{
+    for (int64_t i = 0; i < loom_shard_local_count(&param->shard); i++)
+        assert_near(param->gradient[i], reference_dw(&param->shard, loom_shard_global_index(&param->shard, i)), 3e-5);
+}
+
+/* A backward in halves: what the weights' half multiplies is kept by the caller, the wide layer's input, and both gradients. */
+static void weights_after_inputs(loom_comm *world, loom_stream *stream)
+{
+    enum { HALF = TOKENS / 2 };
+    fixture f = open_tp(world, stream, false);
+    loom_linear up, down;
+    loom_param_list params = {0};
+    loom_dp *dp;
+    float x[2][HALF * IN], wide[2][HALF * WIDE], d_wide[2][HALF * WIDE], dy[2][HALF * IN], dx[HALF * IN];
+
+    assert_ok(loom_linear_init(&up, f.tp, &(loom_linear_config){LOOM_LINEAR_COLUMN, "up", IN, WIDE}));
+    assert_ok(loom_linear_init(&down, f.tp, &(loom_linear_config){LOOM_LINEAR_ROW, "down", WIDE, IN}));
+    assert_ok(loom_linear_declare(&up, &params));
+    assert_ok(loom_linear_declare(&down, &params));
+    assert_ok(loom_dp_open(f.mesh, &params, &(loom_dp_config){.adamw = {0.9, 0.95, 1e-8, 0, 0}}, stream, &dp));
+    fill(&up.weight, 1);
+    fill(&down.weight, 2);
+    for (int m = 0; m < 2; m++) {
+        for (int64_t i = 0; i < HALF * IN; i++) {
+            x[m][i] = element(3, m * HALF * IN + i);
+            dy[m][i] = element(4, m * HALF * IN + i);
+        }
+        assert_ok(loom_linear_forward(&up, x[m], HALF, wide[m], 0));
+        assert_ok(loom_linear_backward_input(&down, dy[m], 0, HALF, d_wide[m], false));
+        assert_ok(loom_linear_backward_input(&up, d_wide[m], 0, HALF, dx, false));
+    }
+    for (int m = 0; m < 2; m++) {
+        assert_ok(loom_linear_backward_weight(&down, wide[m], dy[m], 0, HALF));
+        assert_ok(loom_linear_backward_weight(&up, x[m], d_wide[m], 0, HALF));
+    }
+    assert_ok(loom_stream_wait(stream));
+    check_weight_gradient(&up.weight);
+    check_weight_gradient(&down.weight);
+    loom_dp_close(dp);
+    loom_param_list_free(&params);
+    close_tp(&f);
+}
+
+static void weight_gradients_may_come_after_all_input_gradients(void **state)
+{
+    (void)state;
+    for (int ranks = 1; ranks <= 3; ranks++)
+        on_ranks(ranks, weights_after_inputs);
+}
+
 static void eleven_tokens(loom_comm *world, loom_stream *stream)
 {
     fixture f = open_tp(world, stream, true);
@@ -273,6 +343,7 @@ int main(void)
         cmocka_unit_test(padding_does_not_enter_the_softmax),
         cmocka_unit_test(columns_then_rows_equal_two_plain_products),
         cmocka_unit_test(columns_then_rows_equal_two_plain_products_with_sequence_parallelism),
+        cmocka_unit_test(weight_gradients_may_come_after_all_input_gradients),
         cmocka_unit_test(tokens_that_cannot_be_split_are_refused),
         cmocka_unit_test(fewer_kv_heads_than_ranks_are_shared),
     };
