@@ -97,6 +97,7 @@ static const loom_node *read_run(source *s)
         loom_read_text(s->reader, s->root, values[i], &text);
     read_model(s);
     loom_layout_default(s->file->has_model ? &s->file->model : NULL, l);
+    s->file->train.precision = LOOM_F32; /* the trainer's */
     if (train)
         loom_reader_allow_unknown(s->reader, train);
     loom_read_i64(s->reader, train, "global_batch", 1, INT32_MAX, &l->global_batch);
@@ -115,7 +116,7 @@ static void start_from_train_shape(loom_layout *layout, const loom_train_shape *
         layout->seq = train->seq;
 }
 
-static loom_status read_file(const loom_config *config, const loom_train_shape *train, int world, source *s)
+static loom_status read_file(const loom_config *config, int world, source *s)
 {
     loom_status status = loom_reader_open(config, &s->reader);
     const loom_node *layout = loom_config_root(config);
@@ -126,7 +127,7 @@ static loom_status read_file(const loom_config *config, const loom_train_shape *
     loom_layout_default(s->file->has_model ? &s->file->model : NULL, &s->file->layout);
     if (loom_node_get(layout, "layout") || loom_node_get(layout, "train"))
         layout = read_run(s);
-    start_from_train_shape(&s->file->layout, train);
+    start_from_train_shape(&s->file->layout, &s->file->train);
     if (loom_reader_problems(s->reader) == 0 || layout)
         loom_layout_read(s->reader, layout, s->file->has_model ? &s->file->model : NULL, world, &s->file->layout);
     return loom_reader_finish(s->reader);
@@ -135,41 +136,53 @@ static loom_status read_file(const loom_config *config, const loom_train_shape *
 loom_status layout_file_load(const char *path, const char *model_path, int world, layout_file *file)
 {
     source s = {.path = path, .file = file};
-    loom_train_shape train = {0};
     loom_config *config;
     loom_status status;
 
     memset(file, 0, sizeof *file);
-    if (model_path && (status = loom_model_load(model_path, &file->model, &train)) < 0)
+    file->train.precision = LOOM_BF16;
+    if (model_path && (status = loom_model_load(model_path, &file->model, &file->train)) < 0)
         return status;
     file->has_model = model_path != NULL;
     if ((status = loom_config_load(path, &config)) < 0)
         return status;
-    status = read_file(config, &train, world, &s);
+    status = read_file(config, world, &s);
     loom_config_free(config);
     return status;
 }
 
-loom_status layout_file_for_plan(const char *operand, const char *model_path, int global_batch, layout_file *file, loom_plan_request *plan)
+static loom_status load_line(const char *line, const char *model_path, int global_batch, layout_file *file, loom_plan_request *plan)
 {
     loom_status status;
 
+    if (!model_path)
+        return loom_fail(LOOM_E_INVALID, "--model FILE is needed with a layout in one line");
+    if ((status = loom_model_load(model_path, &file->model, &file->train)) < 0)
+        return status;
+    file->has_model = true;
+    plan->train = file->train;
+    plan->train.global_batch = global_batch > 0 ? global_batch : plan->train.global_batch;
+    return loom_plan_layout(plan, line, &file->layout);
+}
+
+loom_status layout_file_for_plan(const char *operand, const char *model_path, int global_batch, layout_file *file, loom_plan_request *plan)
+{
+    loom_layout *layout = &file->layout;
+    loom_status status;
+
     plan->model = &file->model;
-    if (strchr(operand, '=')) {
-        if (!model_path)
-            return loom_fail(LOOM_E_INVALID, "--model FILE is needed with a layout in one line");
-        if ((status = loom_model_load(model_path, &file->model, &plan->train)) < 0)
-            return status;
-        file->has_model = true;
-        plan->train.global_batch = global_batch > 0 ? global_batch : plan->train.global_batch;
-        return loom_plan_layout(plan, operand, &file->layout);
-    }
-    if ((status = layout_file_load(operand, model_path, 0, file)) < 0)
+    if (strchr(operand, '='))
+        status = load_line(operand, model_path, global_batch, file, plan);
+    else
+        status = layout_file_load(operand, model_path, 0, file);
+    if (status < 0)
         return status;
     if (!file->has_model)
         return loom_fail(LOOM_E_INVALID, "%s: says no model; --model FILE does", operand);
-    file->layout.global_batch = global_batch > 0 ? global_batch : file->layout.global_batch;
-    file->layout.seq = file->layout.seq > 0 ? file->layout.seq : file->model.seq;
-    plan->train = (loom_train_shape){.global_batch = file->layout.global_batch, .seq = file->layout.seq, .precision = LOOM_BF16};
-    return loom_layout_check(&file->layout, &file->model, 0);
+    layout->global_batch = global_batch > 0 ? global_batch : layout->global_batch;
+    layout->seq = layout->seq > 0 ? layout->seq : file->model.seq;
+    plan->train = file->train;
+    plan->train.global_batch = layout->global_batch;
+    plan->train.seq = layout->seq;
+    return loom_layout_check(layout, &file->model, 0);
 }

@@ -9,6 +9,7 @@ typedef struct layout_file {
     loom_layout layout; /* resolved */
     loom_model model;
     bool has_model;
+    loom_train_shape train; /* of the model's file; a run trains in f32. The batch and the sequence are in `layout` */
 } layout_file;
 
 /* `model_path` (NULL: what the file says, if anything) also gives the batch when the file has none. `world` 0: any. All problems of the file come in

@@ -104,6 +104,39 @@ static void draw_writes_a_picture(void **state)
     remove_file("l.yaml");
 }
 
+/* The step that `simulate` predicts for a layout, in one line or a file. */
+static double simulated_s(const char *layout, const char *model, const char *cluster)
+{
+    double seconds = 0;
+    const char *said;
+
+    assert_int_equal(rankloom("simulate '%s' --model %s -t %s", layout, model, cluster), 0);
+    said = strstr(rankloom_said, "ranks: step ");
+    assert_true(said && sscanf(said, "ranks: step %lf s", &seconds) == 1 && seconds > 0);
+    return seconds;
+}
+
+static void a_layout_in_a_file_is_the_layout_in_one_line(void **state)
+{
+    static const char shape[] = "model: {layers: 4, hidden: 1024, heads: 8, kv_heads: 8, ffn: 4096, vocab: 8192, seq: 1024}\n"
+                                "train: {global_batch: 32, precision: %s}\n";
+    static const char *const precisions[] = {"f32", "bf16"};
+    char cluster[4096], layout[256], model[256], text[512];
+    double step[2];
+
+    snprintf(cluster, sizeof cluster, "%s", test_data("clusters/h100-2x8.yaml"));
+    snprintf(layout, sizeof layout, "%s", rankloom_file("l.yaml", "{tp: 2, pp: 2, dp: 4, zero: 1, sequence_parallel: true}"));
+    for (int i = 0; i < 2; i++) {
+        snprintf(text, sizeof text, shape, precisions[i]);
+        snprintf(model, sizeof model, "%s", rankloom_file("m.yaml", text));
+        step[i] = simulated_s(layout, model, cluster);
+        assert_true(step[i] == simulated_s("tp=2,pp=2,dp=4,zero=1,sequence_parallel=true", model, cluster));
+    }
+    assert_true(step[0] > step[1]); /* wider numbers take longer */
+    remove_file("l.yaml");
+    remove_file("m.yaml");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -114,6 +147,7 @@ int main(void)
         cmocka_unit_test(verify_proves_the_schedule_of_a_layout),
         cmocka_unit_test(verify_writes_orders_that_it_reads),
         cmocka_unit_test(draw_writes_a_picture),
+        cmocka_unit_test(a_layout_in_a_file_is_the_layout_in_one_line),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
