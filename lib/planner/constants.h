@@ -81,6 +81,7 @@ typedef enum loom_device_constant {
     X(ELEMENTWISE, "memory traffic of norms, residuals, activations, over that of fused kernels")                                          \
     X(KERNELS_DENSE, "kernels of a dense layer, forward")                                                                                  \
     X(KERNELS_MOE, "kernels that experts add to a layer, forward")                                                                         \
+    X(KERNELS_EXPERT, "kernels that each expert of a rank adds, forward, in 16 bits")                                                      \
     X(HOST_FACTOR, "host time of a launch, over that of the device's HOST_KERNEL")                                                         \
     X(TP_HIDDEN, "share of tensor-parallel collectives hidden under chunked GEMMs")                                                        \
     X(PERMUTE, "memory traffic of moving tokens to their experts and back, over 16 bytes an element")                                      \

@@ -354,12 +354,22 @@ static loom_pass repeated_pass(const shape *s, loom_layer_kind kind)
     return pair.forward;
 }
 
+/* Launches of a layer's forward. A product of narrow numbers brings two quantisations with it. */
+static double kernels_of(const loom_job *job, const loom_degrees *degrees, loom_layer_kind kind)
+{
+    double kernels = loom_soft(job, LOOM_SOFT_KERNELS_DENSE) + (degrees->tp > 1 ? loom_soft(job, LOOM_SOFT_KERNELS_TP) : 0);
+    double own = (double)job->model.moe.experts / degrees->ep;
+
+    if (kind == LOOM_LAYER_EXPERTS)
+        kernels += loom_soft(job, LOOM_SOFT_KERNELS_MOE) + own * loom_soft(job, LOOM_SOFT_KERNELS_EXPERT) * (job->bits < 16 ? 3 : 1);
+    return kernels;
+}
+
 loom_pass_pair loom_layer_cost(const loom_job *job, const loom_degrees *degrees, loom_layer_kind kind)
 {
     shape s = shape_of(job, degrees);
     loom_pass_pair pair = {0};
-    double kernels = loom_soft(job, LOOM_SOFT_KERNELS_DENSE) + (kind == LOOM_LAYER_EXPERTS ? loom_soft(job, LOOM_SOFT_KERNELS_MOE) : 0) +
-                     (degrees->tp > 1 ? loom_soft(job, LOOM_SOFT_KERNELS_TP) : 0);
+    double kernels = kernels_of(job, degrees, kind);
     double backward_kernels = 2 * kernels;
 
     add_norm(&s, &pair);

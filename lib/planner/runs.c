@@ -234,7 +234,7 @@ static void read_switches(const reading *r, loom_job *job)
         set(job, LOOM_SOFT_KERNELS_DENSE, 20);
     }
     if (strstr(notes, "tokendrop") || strstr(notes, "token-drop")) /* fixed shapes: no wait for the host */
-        scale(job, LOOM_SOFT_KERNELS_MOE, 0.4);
+        scale(job, LOOM_SOFT_KERNELS_MOE, 0.4), scale(job, LOOM_SOFT_KERNELS_EXPERT, 0.4);
     if (strstr(notes, "Float8"))
         set(job, LOOM_SOFT_GATHER_BYTES, 1);
     if (strstr(notes, "(PURE)"))

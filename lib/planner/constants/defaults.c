@@ -56,6 +56,7 @@ const loom_constant loom_software_defaults[LOOM_SOFT_COUNT] = {
     [LOOM_SOFT_ELEMENTWISE] = LOOM_HABIT(1, "fused kernels"),
     [LOOM_SOFT_KERNELS_DENSE] = LOOM_HABIT(18, "count of a fused transformer layer"),
     [LOOM_SOFT_KERNELS_MOE] = LOOM_HABIT(30, "router, permutation, grouped GEMMs"),
+    [LOOM_SOFT_KERNELS_EXPERT] = LOOM_HABIT(2, "both matrices, a stream an expert"),
     [LOOM_SOFT_HOST_FACTOR] = LOOM_HABIT(1, "eager"),
     [LOOM_SOFT_TP_HIDDEN] = LOOM_HABIT(0, "no chunked GEMMs"),
     [LOOM_SOFT_PERMUTE] = LOOM_HABIT(1, "read and written scattered, twice"),
