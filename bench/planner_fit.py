@@ -126,20 +126,21 @@ class Scorer:
         self.files = {}
         self.folder = tempfile.TemporaryDirectory()
 
-    def path_of(self, indices):
-        key = tuple(indices)
+    def path_of(self, indices, alone):
+        key = tuple(indices), alone
         if key not in self.files:
             self.files[key] = os.path.join(self.folder.name, "%d.csv" % len(self.files))
             with open(self.files[key], "w", newline="") as out:
                 writer = csv.DictWriter(out, self.header)
                 writer.writeheader()
-                writer.writerows(self.rows[i] for i in indices)
+                writer.writerows(dict(self.rows[i], source="row %d" % i) if alone else self.rows[i] for i in indices)
         return self.files[key]
 
-    def score(self, indices, settings):
+    def score(self, indices, settings, alone=False):
+        """alone: each row is a source by itself, so none calibrates another."""
         given = (ctypes.c_char_p * (len(settings) + 1))(*[s.encode() for s in settings], None)
         text = ctypes.c_void_p()
-        if self.library.loom_plan_score(self.path_of(indices).encode(), given, 1, ctypes.byref(text)) != 0:
+        if self.library.loom_plan_score(self.path_of(indices, alone).encode(), given, 1, ctypes.byref(text)) != 0:
             raise SystemExit(self.library.loom_last_error().decode())
         answer = json.loads(ctypes.string_at(text))
         self.library.loom_text_free(text)
@@ -152,17 +153,20 @@ class Fit:
         self.touched = {}
 
     def settings(self):
-        """Longer owner names last: "megatron-lm" also means "megatron-lm-fork", which may have a value of its own."""
-        said = {}
+        """Longer owner names last: "megatron-lm" also means "megatron-lm-fork", which may have a value of its own. What no calibration row tells is
+        assumed (~), so that intervals know."""
+        said, told = {}, set()
         for p in self.parameters:
             for owner in p.owners:
                 said[owner, p.name] = p.value
+                if len(self.touched.get(p, [])) >= 3:
+                    told.add((owner, p.name))
         for owner, name in list(said):
             for child, at in self.frameworks.items():
                 if child.startswith(owner + "-") and (child, name) not in said:
                     common = [p.value for p in self.parameters if p.name == name and "all" in p.owners and not p.device]
                     said[child, name] = at[name][1] if name in at else common[0] if common else self.software[name][1]
-        return ["%s.%s=%.6g" % (owner, name.lower(), said[owner, name])
+        return ["%s.%s%s%.6g" % (owner, name.lower(), "=" if (owner, name) in told else "~", said[owner, name])
                 for owner, name in sorted(said, key=lambda k: (k[0] != "all", len(k[0])))]
 
     def loss(self, answer, weights):
@@ -189,7 +193,7 @@ class Fit:
                 at = [weight[i] for i in mine]
 
                 def cost():
-                    return self.loss(self.scorer.score(mine, self.settings()), at)[0] + strength * p.far() ** 2
+                    return self.loss(self.scorer.score(mine, self.settings(), True), at)[0] + strength * p.far() ** 2
 
                 best, best_value = cost(), p.value
                 for sign in (1, -1):
@@ -219,10 +223,10 @@ class Fit:
 
     def rows_of(self, p, indices):
         """Rows whose prediction the constant changes."""
-        before = self.scorer.score(indices, self.settings())["rows"]
+        before = self.scorer.score(indices, self.settings(), True)["rows"]
         old = p.value
         p.value = old * 0.8 if old else 0.1
-        after = self.scorer.score(indices, self.settings())["rows"]
+        after = self.scorer.score(indices, self.settings(), True)["rows"]
         p.value = old
         return [i for i, a, b in zip(indices, before, after) if a["predicted_step_time_s"] != b["predicted_step_time_s"]]
 
@@ -234,9 +238,9 @@ def starts(row, names):
 def report(title, answer, out=sys.stdout):
     s = answer["summary"]
     print("%s: %d rows, %.1f %% mean by source and device (%.1f %% median of rows); one measured step: %.1f %% mean, %.1f %% median; "
-          "interval %.0f %%" % (title, s["predicted"], 100 * s["mean_by_source_and_device"], 100 * s["median"],
+          "interval %.0f %%, with one step %.0f %%" % (title, s["predicted"], 100 * s["mean_by_source_and_device"], 100 * s["median"],
                                100 * (s["one_step_mean_by_source_and_device"] or math.nan), 100 * (s["one_step_median"] or math.nan),
-                               100 * s["interval_holds"]), file=out)
+                               100 * s["interval_holds"], 100 * (s["one_step_interval_holds"] or math.nan)), file=out)
     for where in ("one_node", "several_nodes"):
         c = s["choice_" + where]
         if c["groups"]:

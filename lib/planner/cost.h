@@ -39,29 +39,6 @@ typedef enum loom_pipeline {
     LOOM_PIPE_DUAL,
 } loom_pipeline;
 
-/* Measured steps: how the time of each divides, and the logarithm of measured over predicted. */
-enum { LOOM_MOST_MEASURED = 16 };
-typedef struct loom_calibration {
-    struct {
-        double share[LOOM_TIME_PARTS], logarithm;
-    } at[LOOM_MOST_MEASURED];
-    int n;
-} loom_calibration;
-
-/* What is trained, on what, with what. */
-typedef struct loom_job {
-    loom_model model;
-    loom_machine machine;
-    loom_constant soft[LOOM_SOFT_COUNT];
-    int64_t seq, global_batch;
-    bool own;                     /* trained by this engine as it is (f32): its memory is known to the byte */
-    int bits;                     /* of GEMM inputs: 32, 16, 8 or 4 */
-    double element;               /* bytes of an activation: 2, or 4 when training in f32 */
-    loom_calibration calibration; /* steps that were measured */
-    int repeat;                   /* LOOM_REPEAT_*: what selective recompute means here */
-    double imbalance;             /* busiest expert rank over the mean, >= 1 */
-} loom_job;
-
 /* Ranks that talk: how many, how many of them share a scale-up domain, how many domains they touch. */
 typedef struct loom_group {
     int n, inside, domains;
@@ -87,6 +64,54 @@ typedef struct loom_degrees {
     loom_axis order[4]; /* of ranks, fastest first */
     loom_places places; /* filled by loom_degrees_place() */
 } loom_degrees;
+
+/* Groups of constants that are likely off together (doubts.c). */
+typedef enum loom_doubt {
+    LOOM_DOUBT_PACE, /* the device as a whole: clocks, memory, launches */
+    LOOM_DOUBT_GEMM,
+    LOOM_DOUBT_ATTENTION,
+    LOOM_DOUBT_ELEMENTWISE,
+    LOOM_DOUBT_LAUNCH,
+    LOOM_DOUBT_GAP, /* between kernels */
+    LOOM_DOUBT_LINK,
+    LOOM_DOUBT_NET,
+    LOOM_DOUBT_TP, /* what is not hidden of it */
+    LOOM_DOUBT_EP,
+    LOOM_DOUBT_SHARDED, /* the rate at which sharded weights travel */
+    LOOM_DOUBT_LATE,    /* what of them sticks out even so */
+    LOOM_DOUBT_REDUCTION,
+    LOOM_DOUBT_HOP,
+    LOOM_DOUBT_OPTIMIZER,
+    LOOM_DOUBT_JITTER,
+    LOOM_DOUBT_FIXED,
+    LOOM_DOUBTS,
+} loom_doubt;
+
+/* What measured steps have taught (calibrate.c). */
+enum { LOOM_MOST_MEASURED = 16 };
+typedef struct loom_calibration {
+    int n;
+    double moved[LOOM_DOUBTS];                   /* logarithm of the factor that each doubt turned out to be */
+    double covariance[LOOM_DOUBTS][LOOM_DOUBTS]; /* of what the doubts still are; without measured steps each stands by itself with its spread */
+    struct {
+        loom_degrees degrees;
+        double own; /* logarithm of measured over predicted that is left to the layout itself */
+    } at[LOOM_MOST_MEASURED];
+} loom_calibration;
+
+/* What is trained, on what, with what. */
+typedef struct loom_job {
+    loom_model model;
+    loom_machine machine;
+    loom_constant soft[LOOM_SOFT_COUNT];
+    int64_t seq, global_batch;
+    bool own;                     /* trained by this engine as it is (f32): its memory is known to the byte */
+    int bits;                     /* of GEMM inputs: 32, 16, 8 or 4 */
+    double element;               /* bytes of an activation: 2, or 4 when training in f32 */
+    loom_calibration calibration; /* by steps that were measured; the constants are moved already */
+    int repeat;                   /* LOOM_REPEAT_*: what selective recompute means here */
+    double imbalance;             /* busiest expert rank over the mean, >= 1 */
+} loom_job;
 
 /* Works out `places` from the degrees and their order (places.c). */
 void loom_degrees_place(loom_degrees *degrees, const loom_machine *machine);

@@ -1,14 +1,7 @@
-/* Uncertainty: every part of the time has its own spread, found on published runs; they add like independent errors. */
+/* Uncertainty: how wide, and on what the time rests. */
 #include "planner/interval.h"
 
-#include <math.h>
-
-/* Relative 80 % spread of each part. GEMM tables are good to a few percent, overlap of communication is anybody's guess. */
-static const double spread[LOOM_TIME_PARTS] = {
-    [LOOM_TIME_GEMM] = 0.09, [LOOM_TIME_ATTENTION] = 0.17, [LOOM_TIME_POINTWISE] = 0.27, [LOOM_TIME_LAUNCH] = 0.4,
-    [LOOM_TIME_TP] = 0.27,   [LOOM_TIME_CP] = 0.4,         [LOOM_TIME_EP] = 0.45,        [LOOM_TIME_DP] = 0.4,
-    [LOOM_TIME_PP] = 0.45,   [LOOM_TIME_BUBBLE] = 0.15,    [LOOM_TIME_OPTIMIZER] = 0.3,  [LOOM_TIME_OTHER] = 0.6,
-};
+#include "planner/calibrate.h"
 
 /* The weaker of a device's constant and the software's beside it. */
 static loom_basis weaker(const loom_job *job, loom_device_constant device, loom_software_constant software)
@@ -49,28 +42,11 @@ static loom_basis basis_of(const loom_job *job, loom_time_part part)
     }
 }
 
-/* What no part of the time tells: this machine against others of its kind; releases of a framework differ most in what they do around
- * experts and narrow types; and software that nobody has timed may do anything. */
-static double common_spread(const loom_job *job)
+double loom_interval(const loom_job *job, const loom_degrees *degrees, const int *chunk_layers)
 {
-    double machine = 0.063, experts = job->model.moe.experts > 0 ? 0.13 : 0, narrow = job->bits < 16 ? 0.06 : 0;
-    bool unknown =
-        job->soft[LOOM_SOFT_ELEMENTWISE].basis == LOOM_BASIS_DEFAULT && job->soft[LOOM_SOFT_KERNELS_DENSE].basis == LOOM_BASIS_DEFAULT;
-    double software = unknown ? 0.08 : 0;
-    return sqrt(machine * machine + experts * experts + narrow * narrow + software * software);
-}
+    static const double quantile = 1.2816; /* four normal errors in five are within so many standard deviations */
 
-double loom_interval(const loom_job *job, const loom_step_cost *cost, bool calibrated)
-{
-    double common = common_spread(job) * (calibrated ? 0.45 : 1), square = common * common;
-
-    for (int i = 0; i < LOOM_TIME_PARTS; i++) {
-        double share = cost->part[i] / cost->seconds * spread[i];
-        if (basis_of(job, i) == LOOM_BASIS_DEFAULT)
-            share *= 1.3;
-        square += share * share;
-    }
-    return sqrt(square) * (calibrated ? 0.8 : 1); /* a measured step of one layout says less about another */
+    return quantile * loom_prediction_spread(job, degrees, chunk_layers);
 }
 
 double loom_default_share(const loom_job *job, const loom_step_cost *cost)

@@ -5,7 +5,7 @@
 #include "planner/cost.h"
 
 /* Half width z of the 80 % interval, on a logarithmic scale: [seconds / e^z, seconds * e^z]. */
-double loom_interval(const loom_job *job, const loom_step_cost *cost, bool calibrated);
+double loom_interval(const loom_job *job, const loom_degrees *degrees, const int *chunk_layers);
 /* Share of the time that rests on constants of basis DEFAULT. */
 double loom_default_share(const loom_job *job, const loom_step_cost *cost);
 

@@ -207,11 +207,10 @@ static loom_status apply_overrides(const loom_plan_request *request, const loom_
 
     for (int i = 0; status >= 0 && i < count; i++) {
         const loom_override *o = &overrides[i];
-        loom_constant value = {o->value, LOOM_BASIS_GIVEN, "--set"};
         if (o->device >= 0 && loom_override_owns(o, kind ? kind->names : NULL))
-            job->machine.dev[o->device] = value;
+            job->machine.dev[o->device] = o->value;
         if (o->software >= 0 && loom_override_owns(o, framework ? framework->names : NULL))
-            job->soft[o->software] = value;
+            job->soft[o->software] = o->value;
     }
     free(overrides);
     return status;

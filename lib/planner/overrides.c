@@ -1,4 +1,4 @@
-/* Reading of "owner.constant=value". */
+/* Reading of "owner.constant=value" and "owner.constant~value". */
 #include "planner/overrides.h"
 
 #include <stdio.h>
@@ -35,7 +35,7 @@ static bool owner_known(const loom_override *override)
 static loom_status read_one(const char *text, loom_override *o)
 {
     char name[64];
-    const char *equals = strchr(text, '='), *dot = equals;
+    const char *equals = strpbrk(text, "=~"), *dot = equals;
 
     while (dot && dot > text && *dot != '.') /* the last: owners' names have points, such as llm.c */
         dot--;
@@ -50,11 +50,13 @@ static loom_status read_one(const char *text, loom_override *o)
         return loom_fail(LOOM_E_INVALID, "--set %s: no device kind or framework is called %s", text, o->owner);
     if (o->device < 0 && o->software < 0)
         return loom_fail(LOOM_E_INVALID, "--set %s: no constant is called %s", text, name);
-    loom_number_fault fault = loom_number_f64(equals + 1, &o->value);
+    loom_number_fault fault = loom_number_f64(equals + 1, &o->value.value);
     if (fault != LOOM_NUMBER_OK) {
         const char *hint = loom_number_hint(fault);
         return loom_fail(LOOM_E_INVALID, "--set %s: %s is no number%s%s", text, equals + 1, hint ? "; " : "", hint ? hint : "");
     }
+    o->value.basis = *equals == '~' ? LOOM_BASIS_DEFAULT : LOOM_BASIS_GIVEN;
+    o->value.origin = "--set";
     return LOOM_OK;
 }
 

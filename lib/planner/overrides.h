@@ -1,4 +1,5 @@
-/* Constants set by the user over the tables: "h100.sustained=0.8", "nemo.tp_hidden=0.5", "all.jitter=0". */
+/* Constants set by the user over the tables: "h100.sustained=0.8", "all.jitter=0"; "nemo.tp_hidden~0.5" only assumes it: intervals stay as wide as on a
+ * habit of the field. */
 #ifndef LOOM_PLANNER_OVERRIDES_H
 #define LOOM_PLANNER_OVERRIDES_H
 
@@ -7,7 +8,7 @@
 typedef struct loom_override {
     char owner[32];       /* device kind, framework, or "all" */
     int device, software; /* index of the constant; -1: it is not one of those */
-    double value;
+    loom_constant value;
 } loom_override;
 
 /* `set`: NULL-terminated, or NULL. The caller frees *overrides. */

@@ -452,7 +452,7 @@ static loom_status predict_all(planning *p, const loom_found *found, int n, loom
     if (!all)
         return loom_fail(LOOM_E_MEMORY, "no memory for %d predictions", n);
     for (int i = 0; i < n; i++)
-        loom_predict_degrees(&p->job, &found[i].degrees, found[i].chunk_layers, p->memory_limit, p->request->n_measured > 0, &all[i]);
+        loom_predict_degrees(&p->job, &found[i].degrees, found[i].chunk_layers, p->memory_limit, &all[i]);
     *predictions = all;
     return LOOM_OK;
 }

@@ -2,6 +2,7 @@
 #include "planner/predict.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <rankloom/forecast.h>
@@ -129,7 +130,7 @@ static void fill_rates(const loom_job *job, const loom_degrees *g, loom_predicti
     p->hfu = p->mfu_full * again(g);
 }
 
-loom_status loom_predict_degrees(const loom_job *job, const loom_degrees *g, const int *chunk_layers, double memory_limit, bool calibrated,
+loom_status loom_predict_degrees(const loom_job *job, const loom_degrees *g, const int *chunk_layers, double memory_limit,
                                  loom_prediction *p)
 {
     loom_layer_table layers;
@@ -140,9 +141,9 @@ loom_status loom_predict_degrees(const loom_job *job, const loom_degrees *g, con
     loom_layer_table_make(job, g, &layers);
     loom_step_cost_of(job, g, &layers, &memory, chunk_layers, &cost);
     use_simulation(job, g, &layers, chunk_layers, &cost);
-    loom_calibrate(&job->calibration, &cost);
+    loom_calibration_apply(&job->calibration, g, &cost);
     loom_layout_of_degrees(g, job, chunk_layers, &p->layout);
-    double z = loom_interval(job, &cost, calibrated);
+    double z = loom_interval(job, g, chunk_layers);
     p->step_s = cost.seconds;
     p->low_s = cost.seconds * exp(-z);
     p->high_s = cost.seconds * exp(z);
@@ -175,26 +176,47 @@ loom_status loom_plan_layout(const loom_plan_request *request, const char *text,
     return status < 0 ? status : loom_layout_check(layout, request->model, world);
 }
 
-loom_status loom_job_calibrate(const loom_plan_request *request, loom_job *job)
+/* A measured layout, resolved. */
+typedef struct measured_layout {
+    loom_degrees degrees;
+    int chunk_layers[LOOM_MAX_STAGES];
+} measured_layout;
+
+static loom_status read_measured(const loom_plan_request *request, const loom_job *job, measured_layout *layouts, loom_timed_step *steps)
 {
-    if (request->n_measured > LOOM_MOST_MEASURED)
-        return loom_fail(LOOM_E_INVALID, "%d measured steps; at most %d are taken", request->n_measured, LOOM_MOST_MEASURED);
     for (int i = 0; i < request->n_measured; i++) {
         const loom_measured_step *measured = &request->measured[i];
         loom_layout layout;
-        loom_degrees g;
-        int chunk_layers[LOOM_MAX_STAGES];
-        loom_step_cost cost;
         loom_status status = loom_plan_layout(request, measured->layout, &layout);
         if (status < 0)
             return status;
         if (!(measured->seconds > 0))
             return loom_fail(LOOM_E_INVALID, "measured step %s: %g s is no time", measured->layout, measured->seconds);
-        loom_degrees_of_layout(&layout, job, &g, chunk_layers);
-        loom_step_predict(job, &g, chunk_layers, &cost);
-        loom_calibration_add(&job->calibration, &cost, measured->seconds);
+        loom_degrees_of_layout(&layout, job, &layouts[i].degrees, layouts[i].chunk_layers);
+        steps[i] = (loom_timed_step){&layouts[i].degrees, layouts[i].chunk_layers, measured->seconds};
     }
     return LOOM_OK;
+}
+
+loom_status loom_job_calibrate(const loom_plan_request *request, loom_job *job)
+{
+    loom_timed_step steps[LOOM_MOST_MEASURED];
+    measured_layout *layouts;
+
+    if (request->n_measured < 1)
+        return LOOM_OK;
+    if (request->n_measured > LOOM_MOST_MEASURED)
+        return loom_fail(LOOM_E_INVALID, "%d measured steps; at most %d are taken", request->n_measured, LOOM_MOST_MEASURED);
+    if (!(layouts = calloc((size_t)request->n_measured, sizeof *layouts)))
+        return loom_fail(LOOM_E_MEMORY, "no memory for %d measured steps", request->n_measured);
+    loom_status status = read_measured(request, job, layouts, steps);
+    if (status >= 0) {
+        loom_calibration calibration;
+        loom_calibration_learn(job, steps, request->n_measured, &calibration);
+        loom_calibrate(job, &calibration);
+    }
+    free(layouts);
+    return status;
 }
 
 loom_status loom_plan_predict(const loom_plan_request *request, const loom_layout *layout, loom_prediction *prediction)
@@ -209,5 +231,5 @@ loom_status loom_plan_predict(const loom_plan_request *request, const loom_layou
     if (status < 0)
         return status;
     loom_degrees_of_layout(layout, &job, &g, chunk_layers);
-    return loom_predict_degrees(&job, &g, chunk_layers, loom_job_memory_limit(request, &job), request->n_measured > 0, prediction);
+    return loom_predict_degrees(&job, &g, chunk_layers, loom_job_memory_limit(request, &job), prediction);
 }

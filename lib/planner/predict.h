@@ -6,7 +6,7 @@
 
 /* `degrees` placed. The pipeline is simulated when it is not too large, else the closed form stands. */
 loom_status loom_predict_degrees(const loom_job *job, const loom_degrees *degrees, const int *chunk_layers, double memory_limit,
-                                 bool calibrated, loom_prediction *prediction);
+                                 loom_prediction *prediction);
 
 /* Seconds of the pipeline by running its very schedule in virtual time; false: no such schedule, or too many actions. `hops`: messages take
  * time. */

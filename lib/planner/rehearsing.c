@@ -30,15 +30,6 @@ static void add_pair(loom_rehearsing *r, int chunk, const loom_pass_pair *pair, 
     r->weight_us[chunk] += weight * r->scale * 1e6;
 }
 
-/* The closed form's correction for this layout: the rehearsal takes it over. */
-static double calibrated_scale(const loom_rehearsing *r)
-{
-    loom_step_cost cost;
-
-    loom_step_predict(&r->job, &r->degrees, r->chunk_layers, &cost);
-    return loom_calibration_factor(&r->job.calibration, &cost);
-}
-
 static void fill_passes(loom_rehearsing *r)
 {
     const loom_layer_table *t = &r->layers;
@@ -205,7 +196,7 @@ loom_status loom_rehearsing_open(const loom_rehearsal_request *q, loom_rehearsin
     LOOM_TRY(loom_schedule_for_layout(q->layout, &r->schedule));
     loom_degrees_of_layout(q->layout, &r->job, &r->degrees, r->chunk_layers);
     loom_layer_table_make(&r->job, &r->degrees, &r->layers);
-    r->scale = calibrated_scale(r);
+    r->scale = loom_calibration_factor(&r->job.calibration, &r->degrees);
     r->block = block_size(q->layout);
     size_t chunks = (size_t)q->layout->n_chunks, stages = (size_t)q->layout->pp;
     r->forward = calloc(chunks, sizeof *r->forward);

@@ -290,9 +290,9 @@ static void apply(const reading *r, loom_job *job, const loom_override *o)
     const loom_framework *framework = framework_of(r);
 
     if (o->device >= 0 && loom_override_owns(o, kind ? kind->names : NULL) && job->machine.dev[o->device].basis != LOOM_BASIS_GIVEN)
-        job->machine.dev[o->device] = (loom_constant){o->value, LOOM_BASIS_GIVEN, "--set"};
+        job->machine.dev[o->device] = o->value;
     if (o->software >= 0 && loom_override_owns(o, framework ? framework->names : NULL))
-        job->soft[o->software] = (loom_constant){o->value, LOOM_BASIS_GIVEN, "--set"};
+        job->soft[o->software] = o->value;
 }
 
 /* --- layout ------------------------------------------------------------------------------------------------------------------ */

@@ -128,7 +128,7 @@ static int sample(const loom_plan_request *request, scratch *s, int count, loom_
         d.step = 0;
         if (!pick_degrees(&d, &g) || !loom_search_evaluate(&s->job, &g, 1e30, &s->found))
             continue;
-        if (loom_predict_degrees(&s->job, &s->found.degrees, s->found.chunk_layers, limit, request->n_measured > 0, &s->prediction) < 0)
+        if (loom_predict_degrees(&s->job, &s->found.degrees, s->found.chunk_layers, limit, &s->prediction) < 0)
             continue;
         points[found++] = point_of(&s->prediction);
         actions += actions_of(&s->prediction);

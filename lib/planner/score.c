@@ -21,8 +21,7 @@ typedef struct scored {
     double predicted_s, low_s, high_s, measured_s;
     double predicted_gib, measured_gib; /* NaN: not told, not predicted */
     bool fits;
-    double one_step_s; /* predicted with the first measured step of its kind, NaN: it is that step */
-    loom_step_cost cost;
+    double one_step_s, one_low_s, one_high_s; /* predicted with the first measured step of its kind, NaN: it is that step */
     char skipped[96];
 } scored;
 
@@ -77,7 +76,9 @@ static loom_status predict_row(const loom_csv *csv, int index, const loom_overri
                     .measured_s = run->measured_s,
                     .predicted_gib = NAN,
                     .measured_gib = run->measured_gib,
-                    .one_step_s = NAN};
+                    .one_step_s = NAN,
+                    .one_low_s = NAN,
+                    .one_high_s = NAN};
     memcpy(row->skipped, run->skipped, sizeof row->skipped);
     if (row->skipped[0])
         return LOOM_OK;
@@ -88,8 +89,7 @@ static loom_status predict_row(const loom_csv *csv, int index, const loom_overri
         snprintf(row->skipped, sizeof row->skipped, "%.95s", loom_last_error());
         return LOOM_OK;
     }
-    double z = loom_interval(&run->job, &cost, false);
-    row->cost = cost;
+    double z = loom_interval(&run->job, &run->degrees, run->chunk_layers);
     row->predicted_s = cost.seconds;
     row->low_s = cost.seconds * exp(-z);
     row->high_s = cost.seconds * exp(z);
@@ -103,26 +103,52 @@ static bool same_kind(const scored *a, const scored *b)
            strcmp(a->gpu, b->gpu) == 0 && strcmp(a->model, b->model) == 0;
 }
 
-static double calibrated(const scored *row, const scored *by)
-{
-    loom_calibration calibration = {.n = 0};
-    loom_step_cost cost = row->cost;
+/* A table, read as often as its rows are asked for. */
+typedef struct table {
+    const loom_csv *csv;
+    const loom_override *overrides;
+    int n_overrides;
+    loom_run *run; /* of the row read last */
+} table;
 
-    loom_calibration_add(&calibration, &by->cost, by->measured_s);
-    loom_calibrate(&calibration, &cost);
-    return cost.seconds;
+static void learn(table *t, int index, loom_calibration *calibration)
+{
+    loom_run *run = t->run;
+    loom_step_cost cost;
+
+    loom_run_read(t->csv, index, t->overrides, t->n_overrides, run);
+    loom_run_predict(run, &cost);
+    loom_calibration_learn(&run->job, &(loom_timed_step){&run->degrees, run->chunk_layers, run->measured_s}, 1, calibration);
+}
+
+static void predict_calibrated(table *t, int index, const loom_calibration *calibration, scored *row)
+{
+    loom_run *run = t->run;
+    loom_step_cost cost;
+
+    loom_run_read(t->csv, index, t->overrides, t->n_overrides, run);
+    loom_run_predict(run, &cost); /* decides what the row leaves open, as it was decided without */
+    loom_calibrate(&run->job, calibration);
+    loom_step_predict(&run->job, &run->degrees, run->chunk_layers, &cost);
+    loom_calibration_apply(calibration, &run->degrees, &cost);
+    double z = loom_interval(&run->job, &run->degrees, run->chunk_layers);
+    row->one_step_s = cost.seconds;
+    row->one_low_s = cost.seconds * exp(-z);
+    row->one_high_s = cost.seconds * exp(z);
 }
 
 /* One measured step: the first timed row of equal source, device, precision, model and software calibrates the others. */
-static void calibrate_with_one(scored *rows, int n)
+static void calibrate_with_one(table *t, scored *rows, int n)
 {
-    for (int i = 0; i < n; i++) {
-        const scored *first = NULL;
-        for (int j = 0; j < i && !first && timed(&rows[i]); j++)
-            if (timed(&rows[j]) && same_kind(&rows[i], &rows[j]))
-                first = &rows[j];
-        if (first)
-            rows[i].one_step_s = calibrated(&rows[i], first);
+    for (int first = 0; first < n; first++) {
+        loom_calibration calibration = {.n = 0};
+        for (int i = first + 1; i < n && timed(&rows[first]) && isnan(rows[first].one_step_s); i++) {
+            if (!timed(&rows[i]) || !same_kind(&rows[i], &rows[first]))
+                continue;
+            if (calibration.n == 0)
+                learn(t, first, &calibration);
+            predict_calibrated(t, i, &calibration, &rows[i]);
+        }
     }
 }
 
@@ -164,7 +190,7 @@ static void sort_into_groups(const scored *rows, int n, group *groups, int *n_gr
         else
             g->skipped++;
         if (timed(r) && r->one_step_s > 0)
-            count(&g->one, r->one_step_s, r->measured_s, false);
+            count(&g->one, r->one_step_s, r->measured_s, r->one_low_s <= r->measured_s && r->measured_s <= r->one_high_s);
         if (r->measured_gib > 0 && r->predicted_gib > 0)
             count(&g->memory, r->predicted_gib, r->measured_gib, false);
     }
@@ -252,6 +278,12 @@ static loom_status judge_choices(const scored *rows, int n, loom_choice *one_nod
     return status;
 }
 
+/* Percent of the rows. */
+static double share_inside(const tally *t)
+{
+    return t->rows ? 100.0 * t->inside / t->rows : NAN;
+}
+
 /* --- telling --------------------------------------------------------------------------------------------------------------------- */
 
 static void tell_choice(loom_text *out, const char *where, const loom_choice *c)
@@ -266,7 +298,7 @@ static void tell_choice(loom_text *out, const char *where, const loom_choice *c)
 static void tell_text(loom_text *out, const scored *rows, int n, const group *groups, int n_groups, const loom_choice *one_node,
                       const loom_choice *several)
 {
-    tally all = sum_of_groups(groups, n_groups, offsetof(group, plain));
+    tally all = sum_of_groups(groups, n_groups, offsetof(group, plain)), one = sum_of_groups(groups, n_groups, offsetof(group, one));
 
     loom_text_add(out, "%-34s %-22s %5s %7s %7s %7s %9s %8s\n", "source", "device", "rows", "bias", "mean", "worst", "one step", "memory");
     for (int i = 0; i < n_groups; i++) {
@@ -296,7 +328,7 @@ static void tell_text(loom_text *out, const scored *rows, int n, const group *gr
                   "With one measured step of the same model, device, precision and software: %.1f %% mean by source and device, %.1f %% "
                   "median over rows.\n",
                   100 * mean_of_groups(groups, n_groups, offsetof(group, one)), 100 * median_error(rows, n, true));
-    loom_text_add(out, "The 80 %% interval held for %.0f %% of the rows.\n", all.rows ? 100.0 * all.inside / all.rows : NAN);
+    loom_text_add(out, "The 80 %% interval held for %.0f %% of the rows, with one measured step for %.0f %%.\n", share_inside(&all), share_inside(&one));
     tell_choice(out, "on one node", one_node);
     tell_choice(out, "on several nodes", several);
 }
@@ -311,6 +343,8 @@ static void tell_json_row(loom_text *out, const scored *r)
     loom_text_add_field(out, "high", r->high_s, ",");
     loom_text_add_field(out, "measured_step_time_s", r->measured_s, ",");
     loom_text_add_field(out, "one_step_calibrated_s", r->one_step_s, ",");
+    loom_text_add_field(out, "one_step_low", r->one_low_s, ",");
+    loom_text_add_field(out, "one_step_high", r->one_high_s, ",");
     loom_text_add_field(out, "predicted_mem_gib", r->predicted_gib, ",");
     loom_text_add_field(out, "measured_mem_gib", r->measured_gib, ",");
     loom_text_add(out, "\"predicted_fits\":%s,", r->skipped[0] ? "null" : r->fits ? "true" : "false");
@@ -330,7 +364,7 @@ static void json_choice(loom_text *out, const char *name, const loom_choice *c)
 static void tell_json(loom_text *out, const scored *rows, int n, const group *groups, int n_groups, const loom_choice *one_node,
                       const loom_choice *several)
 {
-    tally all = sum_of_groups(groups, n_groups, offsetof(group, plain));
+    tally all = sum_of_groups(groups, n_groups, offsetof(group, plain)), one = sum_of_groups(groups, n_groups, offsetof(group, one));
     bool first = true;
 
     loom_text_add(out, "{\"schema\":1,\"rows\":[");
@@ -345,7 +379,8 @@ static void tell_json(loom_text *out, const scored *rows, int n, const group *gr
     loom_text_add_field(out, "median", median_error(rows, n, false), ",");
     loom_text_add_field(out, "one_step_mean_by_source_and_device", mean_of_groups(groups, n_groups, offsetof(group, one)), ",");
     loom_text_add_field(out, "one_step_median", median_error(rows, n, true), ",");
-    loom_text_add_field(out, "interval_holds", all.rows ? (double)all.inside / all.rows : NAN, ",");
+    loom_text_add_field(out, "interval_holds", share_inside(&all) / 100, ",");
+    loom_text_add_field(out, "one_step_interval_holds", share_inside(&one) / 100, ",");
     json_choice(out, "choice_one_node", one_node);
     json_choice(out, "choice_several_nodes", several);
     loom_text_add(out, "\"groups\":[");
@@ -392,7 +427,7 @@ loom_status loom_plan_score(const char *path, const char *const *set, loom_plan_
     }
     for (int i = 0; i < csv.rows; i++)
         LOOM_TRY(predict_row(&csv, i, overrides, n_overrides, run, &rows[i]));
-    calibrate_with_one(rows, csv.rows);
+    calibrate_with_one(&(table){&csv, overrides, n_overrides, run}, rows, csv.rows);
     sort_into_groups(rows, csv.rows, groups, &n_groups);
     LOOM_TRY(judge_choices(rows, csv.rows, &one_node, &several));
     if (format == LOOM_PLAN_AS_JSON) {

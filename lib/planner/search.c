@@ -93,8 +93,7 @@ static bool evaluate(const loom_job *job, const loom_degrees *g, const loom_laye
     if (!loom_split_best(job, g, layers, memory, limit, bound, found->chunk_layers))
         return false;
     loom_step_cost_of(job, g, layers, memory, found->chunk_layers, &cost);
-    loom_calibrate(&job->calibration, &cost);
-    found->seconds = cost.seconds;
+    found->seconds = cost.seconds * loom_calibration_factor(&job->calibration, g);
     found->degrees = *g;
     return true;
 }
