@@ -22,6 +22,7 @@ import json
 import math
 import os
 import re
+import statistics
 import sys
 import tempfile
 
@@ -253,6 +254,20 @@ def report(title, answer, out=sys.stdout):
     out.flush()
 
 
+def rows_together(answers):
+    """Medians and intervals over the rows of all held-out sources."""
+    plain, one, inside, one_inside = [], [], [], []
+    for row in (r for a in answers for r in a["rows"] if r["predicted_step_time_s"] and r["measured_step_time_s"]):
+        measured = row["measured_step_time_s"]
+        plain.append(abs(row["predicted_step_time_s"] / measured - 1))
+        inside.append(row["low"] <= measured <= row["high"])
+        if row["one_step_calibrated_s"]:
+            one.append(abs(row["one_step_calibrated_s"] / measured - 1))
+            one_inside.append(row["one_step_low"] <= measured <= row["one_step_high"])
+    return "%.1f %% median of %d rows, interval %.0f %%; one measured step: %.1f %% median of %d rows, interval %.0f %%" % (
+        100 * statistics.median(plain), len(plain), 100 * statistics.mean(inside), 100 * statistics.median(one), len(one), 100 * statistics.mean(one_inside))
+
+
 def held_out(arguments, scorer, names):
     parameters, frameworks, software = read_constants()
     if arguments.device_known:
@@ -293,7 +308,7 @@ def main():
         folds = [[s] for s in sorted({row["source"] for row in rows if row["step_time_s"]})]
     else:
         folds = [arguments.hold_out.split(",")] if arguments.hold_out else FOLDS
-    groups = []
+    groups, answers = [], []
     for names in folds:
         _, seen, unseen = held_out(arguments, scorer, names)
         if not unseen["summary"]["predicted"]:
@@ -302,9 +317,11 @@ def main():
             report("calibrated on", seen)
         report("held out", unseen)
         groups += [g for g in unseen["summary"]["groups"] if g["rows"]]
+        answers.append(unseen)
     print("all held-out groups: %.1f %% mean; one measured step %.1f %%" % (
         100 * sum(g["mean"] for g in groups) / len(groups),
         100 * sum(g["one_step_mean"] for g in groups if g["one_step_mean"]) / max(1, sum(1 for g in groups if g["one_step_mean"]))))
+    print("over rows: " + rows_together(answers))
 
 
 main()

@@ -54,21 +54,15 @@ static double by_basis(const loom_job *job, loom_doubt which)
     const constants *c = &doubts[which].of[0];
     loom_basis basis = table_of(job, c->device)[c->which[0]].basis;
 
-    return basis == LOOM_BASIS_DEFAULT ? 1.3 : basis == LOOM_BASIS_STEPS || basis >= LOOM_BASIS_GIVEN ? 0.6 : 1;
-}
-
-/* Releases of a framework differ most in what they do around experts; software that nobody has timed may do anything. */
-static double pace_spread(const loom_job *job)
-{
-    bool unknown = job->soft[LOOM_SOFT_ELEMENTWISE].basis == LOOM_BASIS_DEFAULT && job->soft[LOOM_SOFT_KERNELS_DENSE].basis == LOOM_BASIS_DEFAULT;
-    double machine = doubts[LOOM_DOUBT_PACE].spread, experts = job->model.moe.experts > 0 ? 0.06 : 0, software = unknown ? 0.08 : 0;
-
-    return sqrt(machine * machine + experts * experts + software * software);
+    return basis == LOOM_BASIS_DEFAULT ? 1.3 : basis == LOOM_BASIS_STEPS || basis >= LOOM_BASIS_GIVEN ? 0.8 : 1;
 }
 
 double loom_doubt_spread(const loom_job *job, loom_doubt which)
 {
-    return which == LOOM_DOUBT_PACE ? pace_spread(job) : doubts[which].spread * by_basis(job, which);
+    /* releases of a framework differ most in what they do around experts */
+    double experts = which == LOOM_DOUBT_PACE && job->model.moe.experts > 0 ? 0.06 : 0;
+
+    return hypot(doubts[which].spread, experts) * by_basis(job, which);
 }
 
 double loom_layout_spread(const loom_job *job)
