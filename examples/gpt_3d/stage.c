@@ -751,10 +751,12 @@ static void take_local(const gpt_shape *s, const int32_t *all, int32_t *local)
 /* Tokens, positions and documents of this rank's part, behind each other in `local`. */
 static loom_status local_ids(const gpt_stage *stage, const gpt_shape *s, const int32_t *tokens, int32_t *local)
 {
-    int32_t *documents = malloc(2 * (size_t)(s->sequences * s->whole) * sizeof *documents), *positions = documents + s->sequences * s->whole;
+    int64_t count = s->sequences * s->whole;
+    int32_t *documents = malloc(2 * (size_t)count * sizeof *documents), *positions;
 
     if (!documents)
-        return loom_fail(LOOM_E_MEMORY, "no memory for the documents of %lld tokens", (long long)(s->sequences * s->whole));
+        return loom_fail(LOOM_E_MEMORY, "no memory for the documents of %lld tokens", (long long)count);
+    positions = documents + count;
     for (int64_t b = 0; b < s->sequences; b++)
         gpt_data_documents(tokens + b * s->whole, s->whole, stage->separator, documents + b * s->whole, positions + b * s->whole);
     take_local(s, tokens, local);

@@ -77,10 +77,12 @@ loom_status loom_ep_reshape(loom_ep *ep, const loom_ep_shape *shape)
 {
     loom_comm *cp = ep->mesh->axis[LOOM_AXIS_CP];
     int64_t count = loom_comm_size(cp) * shape->seq;
-    int32_t *positions = copy_positions(shape, count), *here = positions + loom_comm_rank(cp) * shape->seq;
+    int32_t *positions = copy_positions(shape, count);
+    const int32_t *here;
 
     if (!positions)
         return loom_fail(LOOM_E_MEMORY, "experts: no memory for %lld positions", (long long)count);
+    here = positions + loom_comm_rank(cp) * shape->seq;
     free(ep->positions);
     ep->positions = positions;
     ep->place_of_position = positions + count;

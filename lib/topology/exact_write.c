@@ -183,10 +183,11 @@ static void write_node_runs(loom_text *text, const loom_topology *t, const int *
 /* Kinds are numbered in the order in which they appear; a kind is told by its first node. */
 static loom_status write_nodes(loom_text *text, const loom_topology *t)
 {
-    int *kind = malloc((size_t)t->n_nodes * 2 * sizeof *kind), *teller = kind + t->n_nodes, kinds = 0;
+    int *kind = malloc((size_t)t->n_nodes * 2 * sizeof *kind), *teller, kinds = 0;
 
     if (!kind)
         return loom_fail(LOOM_E_MEMORY, "no memory for the kinds of %d nodes", t->n_nodes);
+    teller = kind + t->n_nodes;
     loom_text_add(text, "  kinds:\n");
     for (int n = 0; n < t->n_nodes; n++) {
         int k = 0;

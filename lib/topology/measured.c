@@ -105,12 +105,12 @@ static double best_rate(const loom_gemm_point *points, int count)
 /* seconds = a 2mnk + a m0 2nk + a n0 2mk + a k0 2mn + start, with a = 1 / (share * peak). */
 static loom_status fit_gemms(loom_chip *chip, const loom_gemm_point *points, int count)
 {
-    double *rows = malloc((size_t)count * (LOOM_FIT_TERMS + 1) * sizeof *rows), *seconds = rows + (size_t)count * LOOM_FIT_TERMS,
-           c[LOOM_FIT_TERMS];
+    double *rows = malloc((size_t)count * (LOOM_FIT_TERMS + 1) * sizeof *rows), *seconds, c[LOOM_FIT_TERMS];
     loom_math math = points[0].math;
 
     if (!rows)
         return loom_fail(LOOM_E_MEMORY, "no memory to fit %d points", count);
+    seconds = rows + (size_t)count * LOOM_FIT_TERMS;
     for (int i = 0; i < count; i++) {
         double m = (double)points[i].m, n = (double)points[i].n, k = (double)points[i].k;
         const double terms[LOOM_FIT_TERMS] = {2 * m * n * k, 2 * n * k, 2 * m * k, 2 * m * n, 1};
@@ -131,10 +131,11 @@ static loom_status fit_gemms(loom_chip *chip, const loom_gemm_point *points, int
 /* seconds = constant + volume / bandwidth, for one kind of group; the constant is split later. */
 static loom_status fit_group(const loom_pattern_point *points, int count, loom_pattern_law *law)
 {
-    double *rows = malloc((size_t)count * 3 * sizeof *rows), *seconds = rows + (size_t)count * 2, c[LOOM_FIT_TERMS] = {0};
+    double *rows = malloc((size_t)count * 3 * sizeof *rows), *seconds, c[LOOM_FIT_TERMS] = {0};
 
     if (!rows)
         return loom_fail(LOOM_E_MEMORY, "no memory to fit %d points", count);
+    seconds = rows + (size_t)count * 2;
     for (int i = 0; i < count; i++) {
         rows[2 * i] = 1;
         rows[2 * i + 1] = loom_pattern_volume(points[i].pattern, points[i].ranks, points[i].bytes);
@@ -156,12 +157,13 @@ static loom_status fit_group(const loom_pattern_point *points, int count, loom_p
  * all of it is start. */
 static loom_status split_constants(loom_pattern_law *laws, int count)
 {
-    double *rows = malloc((size_t)count * 3 * sizeof *rows), *seconds = rows + (size_t)count * 2, c[LOOM_FIT_TERMS] = {0};
+    double *rows = malloc((size_t)count * 3 * sizeof *rows), *seconds, c[LOOM_FIT_TERMS] = {0};
     bool sizes_differ = false;
     int used = 0;
 
     if (!rows)
         return loom_fail(LOOM_E_MEMORY, "no memory to fit %d laws", count);
+    seconds = rows + (size_t)count * 2;
     for (int i = 0; i < count; i++) {
         sizes_differ = sizes_differ || laws[i].ranks != laws[0].ranks;
         if (laws[i].fixed_s.value > 0) {
