@@ -135,7 +135,7 @@ static void tell_prediction(loom_text *out, const loom_plan_request *request, co
     tell_placement(out, request, l);
     tell_memory(out, p);
     loom_text_add(out, "  basis     %.0f %% of the time rests on defaults%s\n", 100 * p->default_share,
-                  request->n_measured ? "; scaled by a measured step" : "");
+                  request->n_measured ? "; a measured step has moved the constants" : "");
 }
 
 static void tell_count(loom_text *out, double value)
@@ -190,7 +190,8 @@ static void json_breakdown(loom_text *out, const loom_prediction *p)
 {
     loom_text_add(out, "\"breakdown\":{");
     for (int i = 0; i < LOOM_TIME_PARTS; i++)
-        loom_text_add_field(out, loom_time_part_name(i), p->part_s[i], i + 1 < LOOM_TIME_PARTS ? "," : "}");
+        loom_text_add_field(out, loom_time_part_name(i), p->part_s[i], i + 1 < LOOM_TIME_PARTS ? "," : "},");
+    loom_text_add_field(out, "hidden_dp", p->hidden_dp_s, ""); /* under compute: not of the step */
 }
 
 static void json_memory(loom_text *out, const loom_prediction *p)

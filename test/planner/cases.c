@@ -392,6 +392,38 @@ static void h02_idle_shares_and_the_fewest_micro_batches_for_a_tenth(void **stat
     assert_int_equal(m, 63);
 }
 
+/* Overlaps do not exclude one another: what hides the reduction of gradients leaves the exposure of tp as it is, and the other way round. */
+static void h04_each_kind_of_communication_is_exposed_or_hidden_by_itself(void **state)
+{
+    static const char *const no_dp[] = {"all.dp_window=0", "all.gather_window=0", NULL}, *const hidden_tp[] = {"all.tp_hidden=0.5", NULL};
+    static const char layout[] = "tp=2,dp=2,zero=1,sp=1";
+    room r;
+
+    open_room(&r, "dense-8b", "h100-1x8");
+    r.request.max_gpus = 4;
+    loom_prediction both = predict(&r, layout);
+    r.request.set = no_dp;
+    loom_prediction bare = predict(&r, layout);
+    r.request.set = hidden_tp;
+    loom_prediction less_tp = predict(&r, layout);
+    assert_true(both.part_s[LOOM_TIME_TP] > 0 && both.part_s[LOOM_TIME_DP] > 0 && both.hidden_dp_s > 0);
+    assert_true(bare.hidden_dp_s == 0 && bare.part_s[LOOM_TIME_DP] >= both.hidden_dp_s);
+    assert_true(bare.part_s[LOOM_TIME_TP] == both.part_s[LOOM_TIME_TP]);
+    assert_true(less_tp.part_s[LOOM_TIME_TP] < both.part_s[LOOM_TIME_TP] && less_tp.hidden_dp_s > 0);
+
+    r.request.set = NULL;
+    char *text = NULL;
+    assert_ok(loom_prediction_describe(&r.request, &both, LOOM_PLAN_AS_JSON, &text));
+    for (loom_time_part kind = LOOM_TIME_TP; kind <= LOOM_TIME_PP; kind++) { /* tp, cp, ep, dp, pp */
+        char field[32];
+        snprintf(field, sizeof field, "\"%s\":", loom_time_part_name(kind));
+        assert_non_null(strstr(text, field));
+    }
+    assert_non_null(strstr(text, "\"hidden_dp\":"));
+    loom_text_free(text);
+    close_room(&r);
+}
+
 static void h07_tensor_parallelism_stays_off_slow_links(void **state)
 {
     room r;
@@ -644,6 +676,7 @@ int main(void)
         cmocka_unit_test(c31_neighbouring_ranks_make_tensor_parallelism_cheap),
         cmocka_unit_test(h01_experts_are_exchanged_inside_the_node_when_the_network_is_slow),
         cmocka_unit_test(h02_idle_shares_and_the_fewest_micro_batches_for_a_tenth),
+        cmocka_unit_test(h04_each_kind_of_communication_is_exposed_or_hidden_by_itself),
         cmocka_unit_test(h07_tensor_parallelism_stays_off_slow_links),
         cmocka_unit_test(a_measured_step_moves_predictions_and_narrows_them),
         cmocka_unit_test(a_measured_step_moves_what_it_speaks_of),
