@@ -7,9 +7,6 @@
 
 enum { PROBE_SECONDS = 4 };
 
-/* What this trainer cannot run. */
-static const char *const exclude[] = {"zero>1", "recompute=selective", NULL};
-
 /* A balance loss over the tokens of a micro-batch makes the micro-batch part of the model; else it is the plan's to choose. */
 static int64_t fixed_micro_batch(const gpt_run *run)
 {
@@ -40,7 +37,7 @@ static loom_status search(gpt_run *run, const loom_topology *topology, int world
                                            .seq = run->train.seq,
                                            .precision = LOOM_F32},
                                  .max_gpus = world,
-                                 .exclude = exclude};
+                                 .exclude = loom_engine_excluded()};
     loom_plan *plan = NULL;
     loom_status status = loom_plan_search(&request, &plan);
 

@@ -232,45 +232,11 @@ static void folder_of(const char *path, char folder[GPT_PATH_BYTES])
     snprintf(folder, GPT_PATH_BYTES, "%.*s", slash ? (int)(slash - path + 1) : 0, path);
 }
 
-/* Arithmetic that the model asks for and no block here has: training it would give another model. Dropout alone is left out with a notice
- * (gpt_report_start): it changes the training, not the model. */
-static loom_status check_arithmetic(const loom_model *model)
-{
-    static const struct {
-        size_t offset;
-        const char *what;
-    } flags[] = {{offsetof(loom_model, qk_norm), "norms on queries and keys"},
-                 {offsetof(loom_model, post_norms), "norms behind attention and MLP"},
-                 {offsetof(loom_model, attention_sinks), "attention sinks"},
-                 {offsetof(loom_model, moe.shared_gate), "a gate on its shared experts"}};
-    char missing[512] = "";
-
-    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
-        if (*(const bool *)((const char *)model + flags[i].offset))
-            snprintf(missing + strlen(missing), sizeof missing - strlen(missing), "%s%s", missing[0] ? ", " : "", flags[i].what);
-    for (uint32_t bit = 1; bit <= LOOM_UNMODELLED_WINDOWS; bit <<= 1)
-        if (model->unmodelled & bit & ~(uint32_t)LOOM_UNMODELLED_DROPOUT)
-            snprintf(missing + strlen(missing), sizeof missing - strlen(missing), "%s%s", missing[0] ? ", " : "", loom_model_unmodelled_name(bit));
-    if (model->full_attention_every > 0)
-        snprintf(missing + strlen(missing), sizeof missing - strlen(missing), "%ssliding windows on some layers only", missing[0] ? ", " : "");
-    if (model->mla.kv_rank > 0)
-        snprintf(missing + strlen(missing), sizeof missing - strlen(missing), "%slatent attention", missing[0] ? ", " : "");
-    if (model->mlp != LOOM_SWIGLU && model->mlp != LOOM_GELU_TANH)
-        snprintf(missing + strlen(missing), sizeof missing - strlen(missing), "%sanother activation than SwiGLU and the tanh form of GELU", missing[0] ? ", " : "");
-    if (model->moe.experts > 0 && (model->mlp != LOOM_SWIGLU || model->mlp_bias))
-        snprintf(missing + strlen(missing), sizeof missing - strlen(missing), "%sexperts that are not SwiGLU without biases", missing[0] ? ", " : "");
-    if (missing[0])
-        return loom_fail(LOOM_E_UNSUPPORTED, "gpt_3d cannot train %s: its file asks for %s; plain GPT-2, Llama, Mixtral and DeepSeek kinds work", model->name, missing);
-    return LOOM_OK;
-}
-
 /* A legal layout that this trainer can run. */
 static loom_status check_layout(gpt_run *run, int world)
 {
     TRY(loom_layout_check(&run->layout, &run->model, world));
-    if (run->layout.recompute == LOOM_RECOMPUTE_SELECTIVE)
-        return loom_fail(LOOM_E_UNSUPPORTED, "recompute: selective saves nothing here, attention keeps no square matrix; none and full work");
-    return LOOM_OK;
+    return loom_engine_check_layout(&run->layout);
 }
 
 static loom_status load(loom_config *config, const char *path, const char *const *assignments, int count, int world, int node_ranks,
@@ -284,7 +250,7 @@ static loom_status load(loom_config *config, const char *path, const char *const
     TRY(loom_reader_open(config, &reader.reader));
     read_run(&reader);
     TRY(loom_reader_finish(reader.reader));
-    TRY(check_arithmetic(&run->model));
+    TRY(loom_engine_check_model(&run->model));
     return run->planned ? LOOM_OK : check_layout(run, world);
 }
 

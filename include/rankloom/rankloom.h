@@ -13,6 +13,7 @@
 #include <rankloom/topology.h>
 #include <rankloom/host.h>
 #include <rankloom/layout.h>
+#include <rankloom/engine.h>
 #include <rankloom/shard.h>
 #include <rankloom/sizes.h>
 #include <rankloom/schedule.h>

@@ -3,22 +3,13 @@
 
 #include <string.h>
 
+#include <rankloom/engine.h>
+
 const char *loom_rank_group_name(loom_rank_group group)
 {
     static const char *const names[LOOM_GROUPS] = {"tp", "cp", "dp", "pp", "etp", "ep", "edp", "gradient", "tied", "kv", "stage", "world"};
 
     return (unsigned)group < LOOM_GROUPS ? names[group] : "?";
-}
-
-static loom_status check(const loom_model *m, const loom_layout *l)
-{
-    if (m->mla.kv_rank > 0)
-        return loom_fail(LOOM_E_UNSUPPORTED, "%s has latent attention, which this engine does not train", m->name);
-    if (l->zero > 1)
-        return loom_fail(LOOM_E_UNSUPPORTED, "zero=%d: this engine has 0 and 1", l->zero);
-    if (l->recompute == LOOM_RECOMPUTE_SELECTIVE)
-        return loom_fail(LOOM_E_UNSUPPORTED, "recompute=selective: this engine has none and full");
-    return LOOM_OK;
 }
 
 static void view_layers(loom_rank_view *v)
@@ -85,10 +76,10 @@ loom_status loom_forecast_rank(const loom_model *model, const loom_layout *layou
 {
     loom_schedule *schedule;
     loom_rank_view view;
-    loom_status status = check(model, layout);
+    loom_status status = loom_engine_check_model(model);
 
     memset(f, 0, sizeof *f);
-    if (status < 0 || (status = loom_schedule_for_layout(layout, &schedule)) < 0)
+    if (status < 0 || (status = loom_engine_check_layout(layout)) < 0 || (status = loom_schedule_for_layout(layout, &schedule)) < 0)
         return status;
     view_of(model, layout, rank, schedule, &view);
     choose_rows(&view, rows, &f->rows);

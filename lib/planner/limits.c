@@ -1,6 +1,8 @@
 /* Conditions on layouts, and layouts written in one line. */
 #include "planner/limits.h"
 
+#include <rankloom/engine.h>
+
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -117,6 +119,17 @@ loom_status loom_limits_read(const char *const *fix, const char *const *exclude,
     limits->count = 0;
     loom_status status = read_list(fix, false, limits);
     return status < 0 ? status : read_list(exclude, true, limits);
+}
+
+loom_status loom_limits_of(const loom_plan_request *request, const loom_job *job, loom_limits *limits)
+{
+    bool engine = job->own || (request->framework && loom_framework_find(request->framework) == loom_framework_find("rankloom"));
+    loom_status status = loom_limits_read(request->fix, request->exclude, limits);
+
+    if (status < 0 || !engine)
+        return status;
+    status = loom_engine_check_model(&job->model);
+    return status < 0 ? status : read_list(loom_engine_excluded(), true, limits);
 }
 
 static bool holds(const loom_condition *c, int64_t value)

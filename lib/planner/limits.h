@@ -38,6 +38,8 @@ typedef struct loom_limits {
 
 /* Reads NULL-terminated lists (either may be NULL). All problems in one message. */
 loom_status loom_limits_read(const char *const *fix, const char *const *exclude, loom_limits *limits);
+/* What the request fixes and excludes; a plan for this engine also excludes what it does not run, and is refused for a model that it does not train. */
+loom_status loom_limits_of(const loom_plan_request *request, const loom_job *job, loom_limits *limits);
 /* Whether a layout whose `field` has this value may be looked at. */
 bool loom_limits_allow(const loom_limits *limits, loom_field field, int64_t value);
 /* "tp=3", or "exclude cp>1". Returns text. */

@@ -536,7 +536,7 @@ static loom_status prepare(planning *p)
 
     LOOM_TRY(loom_job_make(r, &p->job));
     LOOM_TRY(loom_job_calibrate(r, &p->job));
-    LOOM_TRY(loom_limits_read(r->fix, r->exclude, &p->limits));
+    LOOM_TRY(loom_limits_of(r, &p->job, &p->limits));
     if (r->train.micro_batch > 0 && p->limits.count < LOOM_MOST_CONDITIONS) {
         loom_limits more;
         snprintf(fixed, sizeof fixed, "micro_batch=%lld", (long long)r->train.micro_batch);

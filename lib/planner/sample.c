@@ -145,7 +145,7 @@ loom_status loom_plan_sample(const loom_plan_request *request, int count, loom_p
         return loom_fail(LOOM_E_MEMORY, "no memory to draw layouts");
     LOOM_TRY(loom_job_make(request, &s->job));
     LOOM_TRY(loom_job_calibrate(request, &s->job));
-    LOOM_TRY(loom_limits_read(request->fix, request->exclude, &s->limits));
+    LOOM_TRY(loom_limits_of(request, &s->job, &s->limits));
     *found = sample(request, s, count, points);
 
 fail:

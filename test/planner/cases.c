@@ -3,6 +3,7 @@
 
 #include <math.h>
 
+#include <rankloom/engine.h>
 #include <rankloom/planner.h>
 
 #include "planner/cost.h"
@@ -529,6 +530,37 @@ static void two_measured_steps_tell_apart_what_one_cannot(void **state)
     close_room(&r);
 }
 
+static void a_plan_for_this_engine_is_one_that_it_runs(void **state)
+{
+    static const char *const sharded[] = {"zero=3", "dp>1", NULL};
+    room r;
+
+    open_room(&r, "dense-8b", "h100-2x8");
+    r.request.train.precision = LOOM_F32;
+    r.request.keep = 31;
+    search(&r);
+    assert_true(r.plan->n_best > 0);
+    for (int i = 0; i < r.plan->n_best; i++)
+        assert_ok(loom_engine_check_layout(&r.plan->best[i].layout));
+    loom_plan_free(r.plan);
+    r.plan = NULL;
+    r.request.framework = "deepspeed"; /* has what this engine lacks */
+    r.request.fix = sharded;
+    search(&r);
+    assert_true(r.plan->n_best > 0 && r.plan->best[0].layout.zero == 3);
+    loom_plan_free(r.plan);
+    r.plan = NULL;
+    r.request.framework = NULL;
+    search(&r);
+    assert_true(r.plan->n_best == 0);
+    assert_non_null(strstr(r.plan->hopeless, "zero=3"));
+    r.request.fix = NULL;
+    r.model.mla.kv_rank = 512;
+    loom_plan *none = NULL;
+    assert_refused(loom_plan_search(&r.request, &none), LOOM_E_UNSUPPORTED, "latent attention");
+    close_room(&r);
+}
+
 static void parts_of_a_step_sum_to_the_step_and_json_is_whole(void **state)
 {
     room r;
@@ -678,6 +710,7 @@ int main(void)
         cmocka_unit_test(h02_idle_shares_and_the_fewest_micro_batches_for_a_tenth),
         cmocka_unit_test(h04_each_kind_of_communication_is_exposed_or_hidden_by_itself),
         cmocka_unit_test(h07_tensor_parallelism_stays_off_slow_links),
+        cmocka_unit_test(a_plan_for_this_engine_is_one_that_it_runs),
         cmocka_unit_test(a_measured_step_moves_predictions_and_narrows_them),
         cmocka_unit_test(a_measured_step_moves_what_it_speaks_of),
         cmocka_unit_test(a_step_that_no_constant_explains_is_left_to_its_layout),
