@@ -9,22 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#if defined(__SANITIZE_ADDRESS__)
-#define POISONED_HEAP 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define POISONED_HEAP 1
-#endif
-#endif
-
-#ifdef POISONED_HEAP
-#include <sanitizer/asan_interface.h>
-#define poison(at, bytes) __asan_poison_memory_region(at, bytes)
-#define unpoison(at, bytes) __asan_unpoison_memory_region(at, bytes)
-#else
-#define poison(at, bytes) ((void)(at), (void)(bytes))
-#define unpoison(at, bytes) ((void)(at), (void)(bytes))
-#endif
+#include "core/poison.h"
 
 enum { UNIT = 64, BINS = 48, GROWTH_BYTES = 1 << 20 };
 static const uint32_t MARK = 0x4c4f4f4d;
@@ -109,7 +94,7 @@ void loom_heap_close(loom_heap *heap)
 {
     if (!heap)
         return;
-    unpoison(heap->first, (size_t)(heap->fresh - heap->first)); /* the addresses may be mapped again for something else */
+    loom_unpoison(heap->first, (size_t)(heap->fresh - heap->first)); /* the addresses may be mapped again for something else */
     loom_segment_close(&heap->segment);
     free(heap);
 }
@@ -150,7 +135,7 @@ static loom_status carve_from_top(loom_heap *heap, uint64_t bytes, chunk **carve
                          (unsigned long long)bytes, (unsigned long long)left, heap->segment.bytes);
     if ((status = grow(heap, heap->top + bytes)) < 0)
         return status;
-    unpoison(c, bytes);
+    loom_unpoison(c, bytes);
     *c = (chunk){.bytes = bytes, .before_bytes = heap->last_bytes, .mark = MARK};
     heap->top += bytes;
     heap->last_bytes = bytes;
@@ -182,7 +167,7 @@ static void split(loom_heap *heap, chunk *c, uint64_t bytes)
         return;
     assert(after); /* (2): a free chunk never ends at top */
     tail = (chunk *)(void *)((char *)c + bytes);
-    unpoison(tail, UNIT);
+    loom_unpoison(tail, UNIT);
     *tail = (chunk){.bytes = rest, .before_bytes = bytes, .mark = MARK};
     c->bytes = bytes;
     after->before_bytes = rest;
@@ -207,8 +192,8 @@ loom_status loom_heap_take(loom_heap *heap, size_t bytes, bool zeroed, void **bl
             return status;
     }
     at = (char *)c + UNIT;
-    unpoison(at, bytes);
-    poison(at + bytes, c->bytes - UNIT - bytes);
+    loom_unpoison(at, bytes);
+    loom_poison(at + bytes, c->bytes - UNIT - bytes);
     if (heap->top > heap->fresh)
         heap->fresh = heap->top;
     if (zeroed && at < fresh)
@@ -233,7 +218,7 @@ void loom_heap_give(loom_heap *heap, void *block)
     chunk *c = (chunk *)(void *)((char *)block - UNIT), *after = chunk_after(heap, c), *before = chunk_before(c);
 
     assert(c->mark == MARK && !c->is_free);
-    unpoison(block, c->bytes - UNIT);
+    loom_unpoison(block, c->bytes - UNIT);
     if (after && after->is_free)
         absorb_next(heap, c);
     if (before && before->is_free) {
@@ -243,7 +228,7 @@ void loom_heap_give(loom_heap *heap, void *block)
             after->before_bytes = before->bytes;
         c = before;
     }
-    poison((char *)c + UNIT, c->bytes - UNIT);
+    loom_poison((char *)c + UNIT, c->bytes - UNIT);
     if (chunk_after(heap, c)) {
         bin_insert(heap, c);
         return;

@@ -9,6 +9,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "core/poison.h"
+
 enum { ALIGN = 256, NOBODYS_BYTES = 256 }; /* between two blocks */
 static const uint64_t ARENA_BYTES = UINT64_C(1) << 36;
 
@@ -93,6 +95,7 @@ static block *take(uint64_t bytes, bool waits, cudaEvent_t *gone)
             return NULL;
         *b = (block){.next = arena.blocks, .offset = arena.used + NOBODYS_BYTES, .room = room};
         arena.blocks = b;
+        loom_poison(arena.base + arena.used, NOBODYS_BYTES + room);
         arena.used = b->offset + room;
     }
     b->bytes = bytes;
@@ -151,6 +154,7 @@ static void give(void *pointer, uint64_t takes)
         b->gone = NULL;
         b->free = true;
         memset(pointer, 0xff, b->bytes);
+        loom_poison(pointer, b->room);
     }
     pthread_mutex_unlock(&arena.lock);
     if (gone)
@@ -169,6 +173,8 @@ static double_step run_memory(double_op *op)
         memset(m->to, m->value, m->bytes);
         break;
     case TAKE: /* new memory is NaN, in f32 as in 16 bits */
+        loom_poison(m->to, (m->bytes + ALIGN - 1) / ALIGN * ALIGN);
+        loom_unpoison(m->to, m->bytes);
         memset(m->to, 0xff, m->bytes);
         break;
     case GIVE:
