@@ -96,6 +96,7 @@ static loom_status device_open(loom_device *device, const loom_device_config *co
     if (!d)
         return loom_fail(LOOM_E_MEMORY, "no memory for CUDA device %d", config->index);
     d->ordinal = config->index;
+    d->last_wait = &d->waits;
     pthread_mutex_init(&d->lock, NULL);
     device->native = d;
     device->threads = 1; /* of the host; kernels bring their own */
@@ -121,6 +122,7 @@ static void device_close(loom_device *device)
         cudaStreamDestroy(d->allocations);
     if (d->frees)
         cudaStreamDestroy(d->frees); /* what is queued still runs, and the pool goes when its last block is back */
+    loom_cuda_free_waits(d);
     if (d->pool)
         cudaMemPoolDestroy(d->pool);
     pthread_mutex_destroy(&d->lock);
@@ -195,5 +197,7 @@ const loom_backend loom_cuda_backend = {
     .host_alloc = host_alloc,
     .host_free = host_free,
     .progress = progress,
+    .range_begin = loom_cuda_range_begin,
+    .range_end = loom_cuda_range_end,
     LOOM_CUDA_STREAMS,
 };

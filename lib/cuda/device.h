@@ -7,25 +7,44 @@
 
 #include <cuda_runtime_api.h>
 
+/* Where a comm's waits are booked. */
+typedef struct loom_cuda_account {
+    struct loom_cuda_account *next; /* of the device */
+    double *exposed_s;              /* NULL: the comm is gone */
+} loom_cuda_account;
+
+/* A wait of a computing stream, between two points of it. */
+typedef struct loom_cuda_wait {
+    struct loom_cuda_wait *next;
+    cudaEvent_t begin, end;
+    loom_cuda_account *account;
+} loom_cuda_wait;
+
 typedef struct loom_cuda_device {
     int ordinal;
     cudaMemPool_t pool;
     cudaStream_t allocations, frees; /* two: a free comes behind all that is queued, and an allocation may not wait for that */
     int priority_least, priority_greatest;
-    pthread_mutex_t lock; /* of the list */
+    pthread_mutex_t lock; /* of the lists */
     struct loom_cuda_stream *streams;
+    loom_cuda_account *accounts;
+    loom_cuda_wait *waits, **last_wait; /* not yet added up, in order */
+    loom_cuda_wait *spare_waits;
 } loom_cuda_device;
 
 /* stream.backend of the base is the cudaStream_t. */
 typedef struct loom_cuda_stream {
     loom_stream base; /* first */
     cudaEvent_t mark; /* everything of this stream so far: for a free, and for a stream that follows */
+    bool computes;    /* it is no stream of an axis: what it waits for is exposed */
+    loom_cuda_account *account; /* of an axis' stream: of the comm whose call came last */
     struct loom_cuda_stream *next;
 } loom_cuda_stream;
 
 typedef struct loom_cuda_event {
     loom_event base; /* first */
     cudaEvent_t event;
+    loom_cuda_account *account; /* its stream's, when it was recorded */
 } loom_cuda_event;
 
 /* "CUDA device 0: <what>: out of memory (cudaErrorMemoryAllocation)", with the status that fits; LOOM_OK when `code` is no failure. */
@@ -33,6 +52,15 @@ loom_status loom_cuda_check(const loom_device *device, cudaError_t code, const c
 
 /* Waits until `stream` has nothing left to do, with an eye on the peers' deadlines (device/watch.h). `name` is for the message. */
 loom_status loom_cuda_settle(loom_device *device, cudaStream_t stream, const char *name);
+
+/* exposure.c: an account is closed with its comm; waits are measured where `stream` computes, and collected when somebody has waited for it. */
+loom_status loom_cuda_account_open(loom_device *device, double *exposed_s, loom_cuda_account **account);
+void loom_cuda_account_close(loom_cuda_account *account); /* accepts NULL */
+/* `account` NULL, or a stream that does not compute: *wait is NULL, and nothing is measured. */
+loom_status loom_cuda_wait_begin(loom_stream *stream, loom_cuda_account *account, loom_cuda_wait **wait);
+loom_status loom_cuda_wait_end(loom_stream *stream, loom_cuda_wait *wait);
+void loom_cuda_collect_waits(loom_device *device);
+void loom_cuda_free_waits(loom_cuda_device *d);
 
 static inline loom_cuda_device *loom_cuda_of(const loom_device *device)
 {

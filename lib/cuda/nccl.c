@@ -33,6 +33,7 @@ typedef struct nccl_comm {
     int n_lanes;
     int *scratch;     /* of barriers, on the device */
     cudaEvent_t done; /* after the last call */
+    loom_cuda_account *account; /* of what streams wait for it */
     char last[LOOM_CALL_TEXT];
 } nccl_comm;
 
@@ -197,6 +198,7 @@ static loom_status prepare(loom_comm *comm, uint64_t *address)
         return loom_fail(LOOM_E_MEMORY, "no memory for comm \"%s\"", comm->name);
     comm->state = n;
     LOOM_TRY(enter(comm));
+    LOOM_TRY(loom_cuda_account_open(comm->world->device, &comm->exposed_s, &n->account));
     return check_cuda(comm, cudaEventCreateWithFlags(&n->done, cudaEventDisableTiming), "cudaEventCreateWithFlags");
 
 fail:
@@ -272,6 +274,7 @@ static void leave(loom_comm *comm)
 
     if (!n || enter(comm) < 0)
         return;
+    loom_cuda_account_close(n->account);
     close_communicators(comm);
     if (n->scratch)
         loom_cuda_backend.free(comm->world->device, n->scratch);
@@ -506,6 +509,24 @@ static loom_status start_all(loom_call *first, loom_stream *stream)
     return status < 0 ? status : settle_all(first->comm, ended);
 }
 
+/* What follows on a computing stream waits for the calls; on an axis' own stream whoever waits for that one does. */
+static loom_status start_measured(loom_call *first, loom_stream *stream)
+{
+    loom_cuda_account *account = nccl_of(first->comm)->account;
+    loom_cuda_stream *s = (loom_cuda_stream *)stream;
+    loom_cuda_wait *wait;
+    loom_status status;
+
+    LOOM_TRY(loom_cuda_wait_begin(stream, account, &wait));
+    LOOM_TRY(start_all(first, stream));
+    if (!s->computes)
+        s->account = account;
+    return loom_cuda_wait_end(stream, wait);
+
+fail:
+    return status;
+}
+
 static loom_status take_scratch(loom_comm *comm)
 {
     if (nccl_of(comm)->scratch)
@@ -525,7 +546,7 @@ static loom_status launch(loom_comm *comm, loom_call **first, loom_stream *strea
     if (comm->size == 1)
         return loom_call_is_p2p((*first)->kind) ? LOOM_OK : copy_alone(*first, stream);
     *first = (*first)->next ? sort_by_tag(*first) : *first;
-    LOOM_TRY(start_all(*first, stream));
+    LOOM_TRY(start_measured(*first, stream));
     loom_call_describe(*first, n->last);
     return check_cuda(comm, cudaEventRecord(n->done, loom_cuda_stream_of(stream)), "cudaEventRecord");
 

@@ -17,18 +17,24 @@
 
 /* Who goes first where kernels compete for the device. Compute fills it whatever its place, so what others wait for comes before it: messages of the
  * pipeline, then collectives inside a layer; gradients travel under backward and may wait. */
-static int priority_of(const loom_cuda_device *d, const char *name)
+static int steps_of(const char *name)
 {
     static const struct {
         const char *name;
         int steps; /* above the least */
     } ranks[] = {{"recv", 3}, {"send", 3}, {"tp", 2}, {"cp", 2}, {"ep", 2}, {"dp", 1}};
-    int steps = 0;
 
     for (size_t i = 0; i < sizeof ranks / sizeof *ranks; i++)
         if (strncmp(name, ranks[i].name, strlen(ranks[i].name)) == 0)
-            steps = ranks[i].steps;
-    return d->priority_least - steps > d->priority_greatest ? d->priority_least - steps : d->priority_greatest; /* a smaller number is more */
+            return ranks[i].steps;
+    return 0;
+}
+
+static int priority_of(const loom_cuda_device *d, const char *name)
+{
+    int priority = d->priority_least - steps_of(name); /* a smaller number is more */
+
+    return priority > d->priority_greatest ? priority : d->priority_greatest;
 }
 
 static loom_status open_native(loom_device *device, loom_cuda_stream *s)
@@ -78,6 +84,7 @@ loom_status loom_cuda_stream_open(loom_device *device, loom_stream_kind kind, co
     s->base.kind = kind; /* both are the same here: the device runs them */
     s->base.line = line;
     snprintf(s->base.name, sizeof s->base.name, "%s", name);
+    s->computes = steps_of(name) == 0;
     status = open_native(device, s);
     if (status < 0) {
         free_stream(s);
@@ -196,11 +203,24 @@ loom_status loom_cuda_settle(loom_device *device, cudaStream_t stream, const cha
     return loom_cuda_check(device, code, "work of stream \"%s\"", name);
 }
 
+/* The host's own wait for an axis' stream is exposed, too. */
+static loom_status settle_measured(loom_stream *stream)
+{
+    const loom_cuda_stream *s = (const loom_cuda_stream *)stream;
+    double begin_s = loom_now_s();
+    loom_status status = loom_cuda_settle(stream->device, loom_cuda_stream_of(stream), stream->name);
+
+    if (!s->computes && s->account && s->account->exposed_s)
+        *s->account->exposed_s += loom_now_s() - begin_s;
+    loom_cuda_collect_waits(stream->device);
+    return status;
+}
+
 loom_status loom_cuda_stream_wait(loom_stream *stream)
 {
     loom_status status = loom_cuda_enter(stream->device);
 
-    if (status < 0 || (status = loom_cuda_settle(stream->device, loom_cuda_stream_of(stream), stream->name)) < 0)
+    if (status < 0 || (status = settle_measured(stream)) < 0)
         return status;
     return loom_stream_failure(stream);
 }
@@ -256,8 +276,23 @@ loom_status loom_cuda_event_record(loom_event *event, loom_stream *stream)
         return status;
     loom_timeline_drop(event->line);
     event->line = loom_timeline_hold(stream->line);
+    ((loom_cuda_event *)event)->account = ((loom_cuda_stream *)stream)->account;
     return loom_cuda_check(stream->device, cudaEventRecord(((loom_cuda_event *)event)->event, loom_cuda_stream_of(stream)),
                            "cudaEventRecord on stream \"%s\"", stream->name);
+}
+
+static loom_status wait_for(loom_stream *stream, cudaEvent_t event, loom_cuda_account *account)
+{
+    loom_cuda_wait *wait;
+    loom_status status;
+
+    LOOM_TRY(loom_cuda_wait_begin(stream, account, &wait));
+    LOOM_TRY(loom_cuda_check(stream->device, cudaStreamWaitEvent(loom_cuda_stream_of(stream), event, 0), "cudaStreamWaitEvent on stream \"%s\"",
+                             stream->name));
+    return loom_cuda_wait_end(stream, wait);
+
+fail:
+    return status;
 }
 
 loom_status loom_cuda_stream_wait_event(loom_stream *stream, loom_event *event)
@@ -266,8 +301,7 @@ loom_status loom_cuda_stream_wait_event(loom_stream *stream, loom_event *event)
 
     if (status < 0 || !event->line) /* never recorded: counts as reached */
         return status;
-    return loom_cuda_check(stream->device, cudaStreamWaitEvent(loom_cuda_stream_of(stream), ((loom_cuda_event *)event)->event, 0),
-                           "cudaStreamWaitEvent on stream \"%s\"", stream->name);
+    return wait_for(stream, ((loom_cuda_event *)event)->event, ((loom_cuda_event *)event)->account);
 }
 
 /* The mark of `other` serves: whoever waits for it later records it anew. */
@@ -280,8 +314,7 @@ loom_status loom_cuda_stream_follow(loom_stream *stream, loom_stream *other)
         return status;
     LOOM_TRY(loom_stream_failure(other));
     LOOM_TRY(loom_cuda_check(stream->device, cudaEventRecord(mark, loom_cuda_stream_of(other)), "cudaEventRecord on stream \"%s\"", other->name));
-    return loom_cuda_check(stream->device, cudaStreamWaitEvent(loom_cuda_stream_of(stream), mark, 0), "cudaStreamWaitEvent on stream \"%s\"",
-                           stream->name);
+    return wait_for(stream, mark, ((loom_cuda_stream *)other)->account);
 
 fail:
     return status;

@@ -27,6 +27,8 @@ typedef struct loom_backend {
     loom_status (*stream_fill_zero)(loom_stream *stream, void *memory, size_t bytes);
     loom_status (*stream_follow)(loom_stream *stream, loom_stream *other);
     void (*progress)(loom_device *device);
+    void (*range_begin)(const char *name); /* of this thread, for a profiler that looks on; NULL: there is none */
+    void (*range_end)(void);
 
     loom_status (*event_open)(loom_device *device, loom_event **event);
     void (*event_close)(loom_event *event);
@@ -61,6 +63,10 @@ struct loom_device {
 
     int spins;                        /* pauses before a waiter yields; 0 when ranks have to share cores */
 };
+
+/* What this thread does from here on, for the device's profiler; ranges nest. */
+void loom_device_range_begin(const loom_device *device, const char *name);
+void loom_device_range_end(const loom_device *device);
 
 /* Memory of the heap that is not the model's: control blocks and staging of comm. Not in the ledger. CPU only. */
 loom_status loom_device_take(loom_device *device, size_t bytes, bool zeroed, void **block);

@@ -219,6 +219,18 @@ loom_status loom_stream_follow(loom_stream *stream, loom_stream *other)
     return stream->device->backend->stream_follow(stream, other);
 }
 
+void loom_device_range_begin(const loom_device *device, const char *name)
+{
+    if (device->backend->range_begin)
+        device->backend->range_begin(name);
+}
+
+void loom_device_range_end(const loom_device *device)
+{
+    if (device->backend->range_end)
+        device->backend->range_end();
+}
+
 loom_status loom_event_open(loom_device *device, loom_event **event)
 {
     return device->backend->event_open(device, event);

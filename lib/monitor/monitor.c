@@ -5,6 +5,7 @@
 
 #include "core/clock.h"
 #include "core/try.h"
+#include "device/backend.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -85,6 +86,7 @@ loom_status loom_monitor_open(loom_mesh *mesh, const loom_monitor_config *config
     if (!m)
         return loom_fail(LOOM_E_MEMORY, "no memory for the monitor itself");
     m->mesh = mesh;
+    m->device = loom_comm_device(mesh->world);
     watch_mesh(m, mesh);
     loom_trace_open(&m->trace, config);
     LOOM_TRY(copy_path(config->metrics, &m->metrics_path));
@@ -92,7 +94,7 @@ loom_status loom_monitor_open(loom_mesh *mesh, const loom_monitor_config *config
     m->trace.prefix = m->trace_prefix;
     if (m->trace_prefix)
         loom_comm_set_observer(mesh->world, loom_trace_observe, &m->trace);
-    LOOM_TRY(loom_stream_open(loom_comm_device(mesh->world), LOOM_STREAM_INLINE, "monitor", &m->stream));
+    LOOM_TRY(loom_stream_open(m->device, LOOM_STREAM_INLINE, "monitor", &m->stream));
     if (m->metrics_path)
         LOOM_TRY(open_metrics(m));
     *monitor = m;
@@ -170,6 +172,7 @@ void loom_span_begin(loom_monitor *m, loom_time_kind kind, const char *name)
     if (m->depth < LOOM_SPAN_DEPTH)
         m->span[m->depth] = (loom_span){kind, name, now_s};
     m->depth++;
+    loom_device_range_begin(m->device, name);
 }
 
 void loom_span_end(loom_monitor *m)
@@ -179,6 +182,7 @@ void loom_span_end(loom_monitor *m)
     double now_s = loom_now_s();
     book(m, now_s);
     m->depth--;
+    loom_device_range_end(m->device);
     if (m->trace.on && m->depth < LOOM_SPAN_DEPTH)
         loom_trace_add(&m->trace, "work", m->span[m->depth].name, m->span[m->depth].begin_s, now_s);
 }
@@ -207,6 +211,7 @@ void loom_monitor_step_begin(loom_monitor *m, int64_t step)
     memset(m->seconds, 0, sizeof m->seconds);
     m->trace.on = m->trace.prefix && m->steps_begun >= m->trace.first && m->steps_begun < m->trace.last;
     m->steps_begun++;
+    loom_device_range_begin(m->device, m->step_name);
     m->step_begin_s = m->mark_s = loom_now_s();
 }
 
@@ -239,6 +244,7 @@ double loom_monitor_step_end(loom_monitor *m, double seconds[LOOM_TIME_KINDS])
     if (!m)
         return 0;
     book(m, now_s);
+    loom_device_range_end(m->device);
     if (m->trace.on)
         loom_trace_add(&m->trace, "step", m->step_name, m->step_begin_s, now_s);
     m->trace.on = false;

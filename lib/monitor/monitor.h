@@ -45,6 +45,7 @@ typedef struct loom_trace {
 
 struct loom_monitor {
     loom_mesh *mesh;
+    loom_device *device; /* of the mesh: its profiler is shown the spans */
     loom_stream *stream; /* of the monitor's own few messages */
     char *metrics_path, *trace_prefix;
     FILE *metrics; /* world rank 0 */

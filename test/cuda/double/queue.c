@@ -16,6 +16,7 @@ typedef struct double_point {
     int users;
     struct CUstream_st *stream; /* held */
     uint64_t ticket;
+    uint64_t ns; /* of an event that notes the time: when the stream got there */
 } double_point;
 
 struct CUstream_st {
@@ -33,6 +34,7 @@ struct CUstream_st {
 
 struct CUevent_st {
     double_point *point; /* NULL: never recorded */
+    bool timed;
 };
 
 static struct {
@@ -348,9 +350,8 @@ static void start(void)
 
 /* --- what the host calls ----------------------------------------------------------------------------------------------------------- */
 
-cudaError_t double_push(cudaStream_t stream, double_op *op)
+static void push(cudaStream_t stream, double_op *op)
 {
-    pthread_mutex_lock(&device.lock);
     op->ticket = ++stream->pushed;
     op->next = op->next_shared = NULL;
     *stream->tail = op;
@@ -360,6 +361,12 @@ cudaError_t double_push(cudaStream_t stream, double_op *op)
         stream->shared_tail = &op->next_shared;
     }
     pthread_cond_signal(&device.news);
+}
+
+cudaError_t double_push(cudaStream_t stream, double_op *op)
+{
+    pthread_mutex_lock(&device.lock);
+    push(stream, op);
     pthread_mutex_unlock(&device.lock);
     return cudaSuccess;
 }
@@ -430,8 +437,9 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned int flags)
 {
-    if (flags != cudaEventDisableTiming || !(*event = calloc(1, sizeof **event)))
+    if ((flags != cudaEventDisableTiming && flags != cudaEventDefault) || !(*event = calloc(1, sizeof **event)))
         return double_remember(cudaErrorInvalidValue);
+    (*event)->timed = flags == cudaEventDefault;
     return cudaSuccess;
 }
 
@@ -442,6 +450,42 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
     pthread_mutex_unlock(&device.lock);
     free(event);
     return cudaSuccess;
+}
+
+static void drop_op(double_op *op)
+{
+    free(op);
+}
+
+typedef struct stamp {
+    double_op op;
+    double_point *point; /* held */
+} stamp;
+
+static double_step run_stamp(double_op *op)
+{
+    ((stamp *)op)->point->ns = loom_now_ns();
+    return DOUBLE_OVER;
+}
+
+static void drop_stamp(double_op *op)
+{
+    drop_point(((stamp *)op)->point);
+    free(op);
+}
+
+/* The time is noted by a piece of work of its own. */
+static void push_stamp(cudaStream_t stream, double_point *point)
+{
+    stamp *s = calloc(1, sizeof *s);
+
+    if (!s)
+        abort();
+    s->op = (double_op){.run = run_stamp, .drop = drop_stamp};
+    s->point = point;
+    point->users++;
+    push(stream, &s->op);
+    point->ticket = s->op.ticket;
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
@@ -455,13 +499,25 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
     *point = (double_point){.users = 1, .stream = stream, .ticket = stream->pushed};
     stream->users++;
     event->point = point;
+    if (event->timed)
+        push_stamp(stream, point);
     pthread_mutex_unlock(&device.lock);
     return cudaSuccess;
 }
 
-static void drop_op(double_op *op)
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end)
 {
-    free(op);
+    cudaError_t error = cudaSuccess;
+
+    pthread_mutex_lock(&device.lock);
+    if (!start->timed || !end->timed || !start->point || !end->point)
+        error = cudaErrorInvalidResourceHandle;
+    else if (!is_reached(start->point) || !is_reached(end->point))
+        error = cudaErrorNotReady;
+    else
+        *ms = (float)((double)(end->point->ns - start->point->ns) * 1e-6);
+    pthread_mutex_unlock(&device.lock);
+    return error == cudaSuccess ? error : double_remember(error);
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int flags)
