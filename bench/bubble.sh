@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# The pipeline's bubble as measured, beside (p-1)/m: the same batch cut into 1 to 16 micro-batches, on a pipeline of STAGES ranks with a thread each.
+# The pipeline's bubble as measured, beside what theory says of the schedule: the same batch cut into 1 to 16 micro-batches, on a pipeline of STAGES ranks
+# with a thread each.
 #
-#   bubble.sh BUILD CONFIG DATA [STAGES [SEQ [SCHEDULES]]]
+#   bubble.sh BUILD CONFIG DATA [STAGES [SEQ [SCHEDULES [MICRO-BATCHES]]]]
 #
 # "waited" is what the first stage waited for the next over what it computed (rank 0's figures, median of steps): the bubble, and what unequal stages and
-# messages cost on top.
+# messages cost on top. "theory" is `rankloom verify`'s: even stages, a backward twice as long as a forward. It is of all stages; the first of a zero-bubble
+# schedule waits as long as the others.
 set -euo pipefail
-build=$1 config=$(realpath "$2") data=$(realpath "$3") stages=${4:-2} seq=${5:-256} schedules=${6:-gpipe 1f1b}
+build=$1 config=$(realpath "$2") data=$(realpath "$3") stages=${4:-2} seq=${5:-256} schedules=${6:-gpipe 1f1b} counts=${7:-1 2 4 8 16}
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 
@@ -17,14 +19,22 @@ train: {steps: 8, global_batch: 16, micro_batch: 1, seq: $seq, lr: 1e-4, min_lr:
 output: {metrics: $out/metrics.jsonl, sample: 0}
 YAML
 
-printf '%-12s %12s %10s %10s\n' schedule micro-batches 'waited' '(p-1)/m'
+# theory SCHEDULE VPP COUNT: idle over busy, in per cent.
+theory() {
+    echo "{pp: $stages, vpp: $2, schedule: $1, global_batch: $3}" >"$out/layout.yaml"
+    "$build/cli/rankloom" verify "$out/layout.yaml" | sed -nE 's/^idle during ([0-9.]+) %.*/\1/p' | awk '{print 100 * $1 / (100 - $1)}'
+}
+
+printf '%-12s %12s %10s %10s\n' schedule micro-batches 'waited' 'theory'
 for schedule in $schedules; do
-    for micro in 16 8 4 2 1; do
-        OMP_NUM_THREADS=1 "$build/cli/rankloom" run -n "$stages" -- "$build/examples/gpt_3d/gpt_3d" "$out/run.yaml" layout.pp="$stages" layout.schedule="$schedule" \
-            train.micro_batch="$micro" >"$out/log" 2>&1 || { cat "$out/log" >&2; exit 1; }
+    vpp=1
+    case $schedule in interleaved | zb-v) vpp=2 ;; esac
+    for count in $counts; do
+        OMP_NUM_THREADS=1 "$build/cli/rankloom" run -n "$stages" -- "$build/examples/gpt_3d/gpt_3d" "$out/run.yaml" layout.pp="$stages" layout.vpp="$vpp" \
+            layout.schedule="$schedule" train.micro_batch=$((16 / count)) >"$out/log" 2>&1 || { cat "$out/log" >&2; exit 1; }
         sed -E 's/.*"compute_s": *([0-9.eE+-]+).*"pipeline_s": *([0-9.eE+-]+).*/\1 \2/' "$out/metrics.jsonl" | tail -n +3 |
-            awk '{print $2 / $1}' | sort -g | awk -v s="$schedule" -v m=$((16 / micro)) -v p="$stages" \
-            '{x[NR] = $1} END {printf "%-12s %12d %9.1f%% %9.1f%%\n", s, m, 100 * x[int((NR + 1) / 2)], 100 * (p - 1) / m}'
+            awk '{print $2 / $1}' | sort -g | awk -v s="$schedule" -v m="$count" -v theory="$(theory "$schedule" "$vpp" "$count")" \
+            '{x[NR] = $1} END {printf "%-12s %12d %9.1f%% %9.1f%%\n", s, m, 100 * x[int((NR + 1) / 2)], theory}'
         rm -f "$out/metrics.jsonl"
     done
 done
