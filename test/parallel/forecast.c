@@ -94,13 +94,15 @@ static void check_memory(const gpt_trainer *t, const loom_rank_forecast *f)
 
 /* --- experts' loads --------------------------------------------------------------------------------------------------------------- */
 
-/* One number is known of each record: the last load that it took. So loads are known where every record takes one a step, and without etp. */
+/* One number is known of each record: the last load that it took. So loads are known where every record takes one a step, and without etp. A stage of
+ * zb-h1 holds as many micro-batches as there are stages. */
 static bool loads_are_known(void)
 {
     const loom_layout *l = &run->layout;
+    int64_t micro_batches = loom_layout_micro_batches(l);
 
     return l->etp == 1 && l->recompute == LOOM_RECOMPUTE_NONE &&
-           (l->schedule == LOOM_SCHEDULE_GPIPE || loom_layout_micro_batches(l) == 1);
+           (l->schedule == LOOM_SCHEDULE_GPIPE || micro_batches == 1 || (l->schedule == LOOM_SCHEDULE_ZB_H1 && micro_batches <= l->pp));
 }
 
 /* What a record has more than under a balanced load, and what the stage's buffers need for it. */
