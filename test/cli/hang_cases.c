@@ -26,12 +26,22 @@ static const loom_node *at(const char *path)
     return node;
 }
 
+static double value_of(const loom_node *node)
+{
+    double value = 0;
+
+    assert_true(loom_node_as_f64(node, &value));
+    return value;
+}
+
+static double member(const loom_node *map, const char *key)
+{
+    return value_of(loom_node_get(map, key));
+}
+
 static double number(const char *path)
 {
-    double value;
-
-    assert_true(loom_node_as_f64(at(path), &value));
-    return value;
+    return value_of(at(path));
 }
 
 static int integer(const char *path)
@@ -136,10 +146,8 @@ static void c09_rounds_of_an_interleaved_pipeline(void)
 
     for (size_t i = 0; i < loom_node_count(requests); i++) {
         char layout[160], fact[64];
-        double pp, v, m;
-        assert_true(loom_node_as_f64(loom_node_get(loom_node_at(requests, i), "pp"), &pp) &&
-                    loom_node_as_f64(loom_node_get(loom_node_at(requests, i), "v"), &v) &&
-                    loom_node_as_f64(loom_node_get(loom_node_at(requests, i), "micro_batches"), &m));
+        const loom_node *request = loom_node_at(requests, i);
+        const double pp = member(request, "pp"), v = member(request, "v"), m = member(request, "micro_batches");
         snprintf(layout, sizeof layout, "{pp: %g, vpp: %g, global_batch: %g}", pp, v, m);
         snprintf(fact, sizeof fact, "facts.rule_pp.%g", m); /* of the two published rules the one that docs/layout.md states */
         assert_int_equal(verify(layout, ""), strcmp(loom_node_text(at(fact)), "true") == 0 ? 0 : 2);
@@ -156,9 +164,7 @@ static void check_in_flight(const char *layout, const char *path)
     assert_int_equal(verify(layout, ""), 0);
     for (size_t stage = 0; stage < loom_node_count(at(path)); stage++) {
         char line[64];
-        double held;
-        assert_true(loom_node_as_f64(loom_node_at(at(path), stage), &held));
-        snprintf(line, sizeof line, "  stage %-4zu %4g", stage, held);
+        snprintf(line, sizeof line, "  stage %-4zu %4g", stage, value_of(loom_node_at(at(path), stage)));
         assert_said(line);
     }
 }
