@@ -316,7 +316,8 @@ static char *read_file(const char *path)
     FILE *in;
 
     snprintf(full, sizeof full, "%s/%s", getenv("LOOM_SOURCE"), path);
-    if (!text || !(in = fopen(full, "r")))
+    in = fopen(full, "r");
+    if (!text || !in)
         fail_msg("cannot read %s", full);
     text[fread(text, 1, (1 << 20) - 1, in)] = '\0';
     fclose(in);

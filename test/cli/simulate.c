@@ -244,7 +244,7 @@ static void the_trace_holds_every_action_of_the_chosen_ranks(void **state)
     const loom_node *list = loom_node_get(loom_config_root(json), "traceEvents");
     for (size_t i = 0; i < loom_node_count(list); i++) {
         const loom_node *e = loom_node_at(list, i);
-        double start, duration, rank;
+        double start = 0, duration = 0, rank = 0;
         if (strcmp(loom_node_text(loom_node_get(e, "ph")), "X") != 0)
             continue;
         assert_true(loom_node_as_f64(loom_node_get(e, "ts"), &start) && loom_node_as_f64(loom_node_get(e, "dur"), &duration) && loom_node_as_f64(loom_node_get(e, "pid"), &rank));
