@@ -467,12 +467,12 @@ static loom_status backward_weight(void *context, int index, int micro_batch, in
 void gpt_stage_ops(gpt_stage *stage, loom_stage_ops *ops)
 {
     *ops = (loom_stage_ops){.context = stage, .forward = forward};
-    if (stage->shape.split_backward) {
-        ops->backward_input = backward;
-        ops->backward_weight = backward_weight;
-    } else {
+    if (!stage->shape.split_backward) {
         ops->backward = backward;
+        return;
     }
+    ops->backward_input = backward;
+    ops->backward_weight = backward_weight;
 }
 
 int64_t gpt_stage_boundary(const gpt_stage *stage)

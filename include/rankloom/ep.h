@@ -7,9 +7,10 @@
  * regions; without it tp ranks hold the same tokens and each takes its share of them (loom_moe_own_tokens), so that none is computed twice:
  * the caller puts the shares together again, which the sum that leaves a tp region does by the way.
  *
- * A layer's forward is dispatch, compute, combine; its backward the same three. Between them tokens travel on a stream of their own, so the
- * caller may compute something else (shared experts). Where backward is split (zero-bubble schedules) the experts' weights have a fourth call to themselves. Every rank of ep and etp makes every call, also with no token: the counts are exchanged
- * first, and a rank that gets none takes part with zero rows. No token is dropped, whatever the load: buffers grow.
+ * A layer's forward is dispatch, compute, combine; its backward the same three, and where the gradients of weights come later (zero-bubble schedules)
+ * a fourth that makes them. Between the three tokens travel on a stream of their own, so the caller may compute something else (shared experts). Every
+ * rank of ep and etp makes every call, also with no token: the counts are exchanged first, and a rank that gets none takes part with zero rows. No token
+ * is dropped, whatever the load: buffers grow.
  *
  * Two dispatchers, and the bytes that a rank hands to others in forward; backward is as much again (loom_ep_dispatcher), with n = ep, T tokens here:
  *   alltoall   counts, 4 experts (n - 1)/n; then 4 hidden for each choice whose expert is elsewhere, and as much for each choice of others that is here
