@@ -1,5 +1,4 @@
-/* Matrix products by cuBLASLt (cublaslt.c; shim/no_cublaslt.c where the kernels run on the host), and what the launchers want to know of
- * the CUDA runtime (properties.c, shim/alone.c). */
+/* Matrix products by cuBLASLt, and what the launchers want to know of the CUDA runtime (properties.c, shim/alone.c). */
 #ifndef LOOM_KERNELS_CUDA_CUBLASLT_H
 #define LOOM_KERNELS_CUDA_CUBLASLT_H
 

@@ -24,24 +24,30 @@ static void open_maker(loom_device *device, const char *isa, const char *gemm)
     n_makers++;
 }
 
-/* The CUDA kernels on the host, with the threads of a block in an order of their own, beside one of the CPU's. */
-static void open_cuda_on_the_host(void)
+static void open_shim_maker(loom_device *device, bool own_gemm)
 {
-    maker *m;
-    loom_status status;
+    maker *m = &makers[n_makers];
+    loom_status status = open_shim(device, 0x9e3779b97f4a7c15u, (loom_cuda_choice){.own_gemm = own_gemm}, &m->kernels);
 
-    assert_int_equal(loom_device_open(LOOM_CPU, &(loom_device_config){.threads = 1}, &devices[0]), LOOM_OK);
-    open_maker(devices[0], "portable", "own");
-    m = &makers[n_makers];
-    status = open_shim(devices[0], 0x9e3779b97f4a7c15u, LOOM_GPU_F32, &m->kernels);
     if (status == LOOM_E_UNSUPPORTED)
         return;
     assert_int_equal(status, LOOM_OK);
-    assert_int_equal(loom_stream_open(devices[0], LOOM_STREAM_INLINE, "test", &m->stream), LOOM_OK);
-    snprintf(m->name, sizeof m->name, "CUDA on the host");
+    assert_int_equal(loom_stream_open(device, LOOM_STREAM_INLINE, "test", &m->stream), LOOM_OK);
+    snprintf(m->name, sizeof m->name, "CUDA on the host, %s gemm", own_gemm ? "own" : "cuBLASLt's");
     m->close = close_shim;
     makers_are_slow = true;
     n_makers++;
+}
+
+/* The CUDA kernels on the host, with the threads of a block in an order of their own, beside one of the CPU's; a second time with products by the double of
+ * cuBLASLt where `products` are what is tested. */
+static void open_cuda_on_the_host(bool products)
+{
+    assert_int_equal(loom_device_open(LOOM_CPU, &(loom_device_config){.threads = 1}, &devices[0]), LOOM_OK);
+    open_maker(devices[0], "portable", "own");
+    open_shim_maker(devices[0], true);
+    if (products)
+        open_shim_maker(devices[0], false);
 }
 
 int open_makers(void **state)
@@ -50,8 +56,8 @@ int open_makers(void **state)
     const char *only = getenv("LOOM_TEST_MAKERS");
 
     (void)state;
-    if (only && strcmp(only, "cuda") == 0) {
-        open_cuda_on_the_host();
+    if (only && strncmp(only, "cuda", 4) == 0) {
+        open_cuda_on_the_host(strcmp(only, "cuda products") == 0);
         return 0;
     }
     for (int i = 0; i < 2; i++) {

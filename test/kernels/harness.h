@@ -17,7 +17,7 @@ typedef struct maker {
 } maker;
 
 /* Opens each instruction set that this machine has (with our own GEMM) and each GEMM library of the build, one and three threads; with
- * LOOM_TEST_MAKERS=cuda the CUDA kernels on the host (kernels/cuda/shim) beside one of these.
+ * LOOM_TEST_MAKERS=cuda the CUDA kernels on the host (kernels/cuda/shim) beside one of these; "cuda products": also with cuBLASLt's double.
  * Group set-up and tear-down for cmocka; *state is NULL, the makers are in `makers`. */
 enum { MAKERS_MAX = 16 };
 extern maker makers[MAKERS_MAX];

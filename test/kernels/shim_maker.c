@@ -27,7 +27,7 @@ void loom_shim_set_seed(uint64_t seed);
     }
 LOOM_KERNEL_LIST(SHIM_KERNEL)
 
-loom_status open_shim(loom_device *device, uint64_t seed, loom_gpu_math math, loom_kernels **kernels)
+loom_status open_shim(loom_device *device, uint64_t seed, loom_cuda_choice choice, loom_kernels **kernels)
 {
     shim *s = calloc(1, sizeof *s);
     loom_status status;
@@ -35,14 +35,14 @@ loom_status open_shim(loom_device *device, uint64_t seed, loom_gpu_math math, lo
     if (!s)
         return loom_fail(LOOM_E_MEMORY, "no memory for the table");
     s->table = (loom_kernels){.isa = "cuda-shim",
-                              .gemm_library = "own",
+                              .gemm_library = choice.own_gemm ? "own" : "cublaslt",
                               .device = device,
 #define SHIM_ENTRY(name, args) .name = shim_##name,
                               LOOM_KERNEL_LIST(SHIM_ENTRY)
 #undef SHIM_ENTRY
     };
     s->seed = seed;
-    status = loom_cuda_operations_table.open(device, &(loom_cuda_choice){.own_gemm = true, .math = math}, &s->state);
+    status = loom_cuda_operations_table.open(device, &choice, &s->state);
     if (status < 0) {
         free(s);
         return status;

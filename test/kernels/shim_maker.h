@@ -4,8 +4,9 @@
 
 #include "kernels/cuda.h"
 
-/* LOOM_E_UNSUPPORTED in a build without them. `device` is a CPU. `seed` orders the threads of a block. */
-loom_status open_shim(loom_device *device, uint64_t seed, loom_gpu_math math, loom_kernels **kernels);
+/* LOOM_E_UNSUPPORTED in a build without them. `device` is a CPU. `seed` orders the threads of a block. `choice`: whose products, and in what; cuBLASLt is its
+ * double. */
+loom_status open_shim(loom_device *device, uint64_t seed, loom_cuda_choice choice, loom_kernels **kernels);
 void close_shim(loom_kernels *kernels);
 
 #endif

@@ -13,7 +13,7 @@ static int open_maker(void **state)
 {
     (void)state;
     assert_ok(loom_device_open(LOOM_CPU, &(loom_device_config){.threads = 1}, &device));
-    assert_ok(open_shim(device, 12345, LOOM_GPU_TF32, &made->kernels));
+    assert_ok(open_shim(device, 12345, (loom_cuda_choice){.own_gemm = true, .math = LOOM_GPU_TF32}, &made->kernels));
     assert_ok(loom_stream_open(device, LOOM_STREAM_INLINE, "test", &made->stream));
     snprintf(made->name, sizeof made->name, "CUDA on the host, tf32");
     return 0;

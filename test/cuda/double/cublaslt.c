@@ -1,0 +1,296 @@
+/* A double of cuBLASLt: matrices by columns, products as its manual defines them. What a caller describes is checked when it multiplies: shapes that fit
+ * together, memory that is there, and pointers as aligned as the heuristics were told. */
+#include "double.h"
+
+#include <cublasLt.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What the opaque structures hold. */
+typedef struct layout {
+    uint64_t rows, cols;
+    int64_t ld, stride;
+    int32_t batch, type;
+} layout;
+
+typedef struct product {
+    int32_t trans_a, trans_b, epilogue, compute;
+    const float *bias;
+} product;
+
+typedef struct preference {
+    uint64_t workspace_bytes;
+    uint32_t schemes, align[4]; /* of a, b, c, d */
+} preference;
+
+_Static_assert(sizeof(layout) <= sizeof(cublasLtMatrixLayoutOpaque_t) && sizeof(product) <= sizeof(cublasLtMatmulDescOpaque_t) &&
+                   sizeof(preference) <= sizeof(cublasLtMatmulPreferenceOpaque_t) && sizeof(preference) <= sizeof(cublasLtMatmulAlgo_t),
+               "they fit");
+
+/* Through memcpy: an opaque structure is none of ours to the compiler. */
+#define LOOK(type, name, opaque)                                                                                                           \
+    type name;                                                                                                                             \
+    memcpy(&name, opaque, sizeof name)
+
+struct cublasLtContext {
+    int open;
+};
+
+static cublasStatus_t refuse(const char *why)
+{
+    fprintf(stderr, "double of cuBLASLt: %s\n", why);
+    return CUBLAS_STATUS_INVALID_VALUE;
+}
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle)
+{
+    if (double_fails(__func__) || !(*handle = calloc(1, sizeof **handle)))
+        return CUBLAS_STATUS_NOT_INITIALIZED;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
+{
+    free(handle);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+const char *cublasLtGetStatusString(cublasStatus_t status)
+{
+    return status == CUBLAS_STATUS_INVALID_VALUE ? "CUBLAS_STATUS_INVALID_VALUE" : "a status of the double";
+}
+
+/* --- describing -------------------------------------------------------------------------------------------------------------------- */
+
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *made, cudaDataType type, uint64_t rows, uint64_t cols, int64_t ld)
+{
+    layout l = {.rows = rows, .cols = cols, .ld = ld, .batch = 1, .type = (int32_t)type};
+
+    if (type != CUDA_R_32F || ld < (int64_t)rows)
+        return refuse("a matrix whose columns lie closer than they are long, or not of f32");
+    if (!(*made = calloc(1, sizeof **made)))
+        return CUBLAS_STATUS_ALLOC_FAILED;
+    memcpy(*made, &l, sizeof l);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t l)
+{
+    free(l);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t opaque, cublasLtMatrixLayoutAttribute_t attribute, const void *value, size_t bytes)
+{
+    LOOK(layout, l, opaque);
+    if (attribute == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT && bytes == sizeof l.batch)
+        memcpy(&l.batch, value, bytes);
+    else if (attribute == CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET && bytes == sizeof l.stride)
+        memcpy(&l.stride, value, bytes);
+    else
+        return refuse("an attribute of a matrix that is not known, or of another size");
+    memcpy(opaque, &l, sizeof l);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *made, cublasComputeType_t compute, cudaDataType_t scale)
+{
+    product p = {.trans_a = CUBLAS_OP_N, .trans_b = CUBLAS_OP_N, .epilogue = CUBLASLT_EPILOGUE_DEFAULT, .compute = (int32_t)compute};
+
+    if (scale != CUDA_R_32F)
+        return refuse("scales that are not f32");
+    if (!(*made = calloc(1, sizeof **made)))
+        return CUBLAS_STATUS_ALLOC_FAILED;
+    memcpy(*made, &p, sizeof p);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t p)
+{
+    free(p);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t opaque, cublasLtMatmulDescAttributes_t attribute, const void *value, size_t bytes)
+{
+    LOOK(product, p, opaque);
+    if (attribute == CUBLASLT_MATMUL_DESC_BIAS_POINTER && bytes == sizeof p.bias)
+        memcpy(&p.bias, value, bytes);
+    else if (bytes == sizeof(int32_t) && attribute == CUBLASLT_MATMUL_DESC_TRANSA)
+        memcpy(&p.trans_a, value, bytes);
+    else if (bytes == sizeof(int32_t) && attribute == CUBLASLT_MATMUL_DESC_TRANSB)
+        memcpy(&p.trans_b, value, bytes);
+    else if (bytes == sizeof(int32_t) && attribute == CUBLASLT_MATMUL_DESC_EPILOGUE)
+        memcpy(&p.epilogue, value, bytes);
+    else
+        return refuse("an attribute of a product that is not known, or of another size");
+    memcpy(opaque, &p, sizeof p);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+/* --- choosing -------------------------------------------------------------------------------------------------------------------------- */
+
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *made)
+{
+    preference p = {.schemes = 7, .align = {256, 256, 256, 256}};
+
+    if (!(*made = calloc(1, sizeof **made)))
+        return CUBLAS_STATUS_ALLOC_FAILED;
+    memcpy(*made, &p, sizeof p);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t p)
+{
+    free(p);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t opaque, cublasLtMatmulPreferenceAttributes_t attribute, const void *value,
+                                                    size_t bytes)
+{
+    int matrix = (int)attribute - (int)CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES;
+
+    LOOK(preference, p, opaque);
+    if (attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES && bytes == sizeof p.workspace_bytes)
+        memcpy(&p.workspace_bytes, value, bytes);
+    else if (attribute == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK && bytes == sizeof p.schemes)
+        memcpy(&p.schemes, value, bytes);
+    else if (matrix >= 0 && matrix < 4 && bytes == sizeof p.align[0])
+        memcpy(&p.align[matrix], value, bytes);
+    else
+        return refuse("a preference that is not known, or of another size");
+    memcpy(opaque, &p, sizeof p);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+/* op(A) is m x k, op(B) k x n, C and D m x n; all of one batch. */
+static bool fit(const product *p, const layout *a, const layout *b, const layout *c, const layout *d)
+{
+    uint64_t m = p->trans_a ? a->cols : a->rows, k = p->trans_a ? a->rows : a->cols;
+    uint64_t k_of_b = p->trans_b ? b->cols : b->rows, n = p->trans_b ? b->rows : b->cols;
+
+    return k == k_of_b && c->rows == m && c->cols == n && d->rows == m && d->cols == n && a->batch == b->batch && a->batch == c->batch &&
+           a->batch == d->batch;
+}
+
+/* The algorithm is what it was promised. */
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t opaque, cublasLtMatrixLayout_t a_layout,
+                                              cublasLtMatrixLayout_t b_layout, cublasLtMatrixLayout_t c_layout, cublasLtMatrixLayout_t d_layout,
+                                              cublasLtMatmulPreference_t wishes, int wanted, cublasLtMatmulHeuristicResult_t results[], int *count)
+{
+    LOOK(product, p, opaque);
+    LOOK(layout, a, a_layout);
+    LOOK(layout, b, b_layout);
+    LOOK(layout, c, c_layout);
+    LOOK(layout, d, d_layout);
+    (void)handle;
+    if (wanted < 1 || !fit(&p, &a, &b, &c, &d))
+        return refuse("matrices that do not fit together");
+    if (double_fails(__func__)) {
+        *count = 0;
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    }
+    memset(&results[0], 0, sizeof results[0]);
+    memcpy(&results[0].algo, wishes, sizeof(preference));
+    *count = 1;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+/* --- multiplying ------------------------------------------------------------------------------------------------------------------------ */
+
+typedef struct work {
+    product p;
+    layout a, b, c;
+    const float *at_a, *at_b, *at_c;
+    float *at_d, alpha, beta;
+} work;
+
+/* Steps from one row of op(X) to the next, and from one column. */
+typedef struct steps {
+    uint64_t row, col;
+} steps;
+
+static steps steps_of(const layout *l, bool transposed)
+{
+    return transposed ? (steps){(uint64_t)l->ld, 1} : (steps){1, (uint64_t)l->ld};
+}
+
+static double dot(const float *x, uint64_t x_step, const float *y, uint64_t y_step, uint64_t count)
+{
+    double sum = 0;
+
+    for (uint64_t i = 0; i < count; i++)
+        sum += (double)x[i * x_step] * y[i * y_step];
+    return sum;
+}
+
+static void multiply_one(const work *w, const float *a, const float *b, const float *c, float *d)
+{
+    uint64_t k = w->p.trans_a ? w->a.rows : w->a.cols;
+    steps in_a = steps_of(&w->a, w->p.trans_a), in_b = steps_of(&w->b, w->p.trans_b);
+
+    for (uint64_t col = 0; col < w->c.cols; col++)
+        for (uint64_t row = 0; row < w->c.rows; row++) {
+            uint64_t at = row + col * (uint64_t)w->c.ld;
+            double sum = w->alpha * dot(a + row * in_a.row, in_a.col, b + col * in_b.col, in_b.row, k);
+            if (w->beta != 0) /* else C is not read, and may be NaN */
+                sum += (double)w->beta * c[at];
+            if (w->p.epilogue == CUBLASLT_EPILOGUE_BIAS)
+                sum += w->p.bias[row];
+            d[at] = (float)sum;
+        }
+}
+
+static void run(void *context)
+{
+    const work *w = context;
+
+    for (int32_t i = 0; i < w->c.batch; i++)
+        multiply_one(w, w->at_a + i * w->a.stride, w->at_b + i * w->b.stride, w->at_c + i * w->c.stride, w->at_d + i * w->c.stride);
+}
+
+static bool is_there(const void *at, const layout *l, uint32_t align)
+{
+    int64_t last = (l->batch - 1) * l->stride + (int64_t)(l->cols - 1) * l->ld + (int64_t)l->rows;
+
+    return (uintptr_t)at % align == 0 && double_is_device(at, (size_t)last * sizeof(float));
+}
+
+static bool are_there(const work *w, const preference *promised)
+{
+    return is_there(w->at_a, &w->a, promised->align[0]) && is_there(w->at_b, &w->b, promised->align[1]) && is_there(w->at_c, &w->c, promised->align[2]) &&
+           is_there(w->at_d, &w->c, promised->align[3]) &&
+           (w->p.epilogue != CUBLASLT_EPILOGUE_BIAS || double_is_device(w->p.bias, w->c.rows * sizeof(float)));
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t opaque, const void *alpha, const void *a, cublasLtMatrixLayout_t a_layout,
+                              const void *b, cublasLtMatrixLayout_t b_layout, const void *beta, const void *c, cublasLtMatrixLayout_t c_layout, void *d,
+                              cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t *algorithm, void *workspace, size_t workspace_bytes,
+                              cudaStream_t stream)
+{
+    LOOK(product, p, opaque);
+    LOOK(layout, la, a_layout);
+    LOOK(layout, lb, b_layout);
+    LOOK(layout, lc, c_layout);
+    LOOK(layout, ld, d_layout);
+    LOOK(preference, promised, algorithm);
+    work w = {p, la, lb, lc, a, b, c, d, *(const float *)alpha, *(const float *)beta}, *queued;
+
+    (void)handle;
+    if (!fit(&p, &la, &lb, &lc, &ld) || memcmp(&lc, &ld, sizeof lc) != 0 || (p.epilogue == CUBLASLT_EPILOGUE_BIAS && w.beta != 0 && c != d))
+        return refuse("matrices that do not fit together");
+    if (workspace_bytes < promised.workspace_bytes || !double_is_device(workspace, workspace_bytes))
+        return refuse("a workspace that is smaller than the heuristics were told, or not the device's");
+    if (promised.schemes & CUBLASLT_REDUCTION_SCHEME_INPLACE)
+        return refuse("sums over parts of k in no fixed order");
+    if (!are_there(&w, &promised))
+        return refuse("a matrix that is not in memory of the device, or less aligned than the heuristics were told");
+    queued = malloc(sizeof *queued);
+    if (!queued)
+        return CUBLAS_STATUS_ALLOC_FAILED;
+    *queued = w;
+    return loom_shim_enqueue(stream, run, queued, free) ? CUBLAS_STATUS_EXECUTION_FAILED : CUBLAS_STATUS_SUCCESS;
+}
