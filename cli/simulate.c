@@ -125,14 +125,14 @@ static loom_status read_ranks(const simulate_arguments *a, const loom_layout *l,
     }
 }
 
-static loom_status write_trace(const simulate_arguments *a, const loom_rehearsal_request *request)
+static loom_status write_trace(const simulate_arguments *a, const loom_rehearsal_request *request, const loom_rehearsal *rehearsal)
 {
     int ranks[MOST_RANKS], count;
     char *text = NULL;
     loom_status status = read_ranks(a, request->layout, ranks, &count);
 
     if (status == LOOM_OK)
-        status = loom_rehearsal_trace(request, ranks, count, &text);
+        status = loom_rehearsal_trace(request, rehearsal, ranks, count, &text);
     if (status < 0)
         return status;
     status = write_text(text, a->trace);
@@ -152,8 +152,10 @@ static loom_status rehearse(const simulate_arguments *a, const loom_rehearsal_re
     if (status == LOOM_OK)
         fputs(text, stdout);
     loom_text_free(text);
+    if (status == LOOM_OK && a->trace)
+        status = write_trace(a, request, &rehearsal);
     loom_rehearsal_free(&rehearsal);
-    return status == LOOM_OK && a->trace ? write_trace(a, request) : status;
+    return status;
 }
 
 static loom_status simulate(const simulate_arguments *a, const char *operand, loom_topology *topology)

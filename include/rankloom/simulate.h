@@ -66,8 +66,8 @@ LOOM_API void loom_rehearsal_free(loom_rehearsal *rehearsal);
 /* The caller frees *text with loom_text_free(). */
 LOOM_API loom_status loom_rehearsal_describe(const loom_rehearsal_request *request, const loom_rehearsal *rehearsal, char **text);
 LOOM_API loom_status loom_rehearsal_json(const loom_rehearsal_request *request, const loom_rehearsal *rehearsal, char **text);
-/* The chosen ranks' step as a trace that Perfetto opens. */
-LOOM_API loom_status loom_rehearsal_trace(const loom_rehearsal_request *request, const int *ranks, int count, char **text);
+/* The chosen ranks' step, as it was rehearsed, as a trace that Perfetto opens. */
+LOOM_API loom_status loom_rehearsal_trace(const loom_rehearsal_request *request, const loom_rehearsal *rehearsal, const int *ranks, int count, char **text);
 
 LOOM_END
 #endif

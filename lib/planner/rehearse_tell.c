@@ -279,29 +279,24 @@ static loom_status add_rank(loom_text *out, loom_rehearsing *r, int rank, const 
     return LOOM_OK;
 }
 
-loom_status loom_rehearsal_trace(const loom_rehearsal_request *q, const int *ranks, int count, char **text)
+loom_status loom_rehearsal_trace(const loom_rehearsal_request *q, const loom_rehearsal *h, const int *ranks, int count, char **text)
 {
-    loom_rehearsal h;
     loom_text out = {0};
     int world = loom_layout_world(q->layout);
-    loom_status status;
 
     for (int i = 0; i < count; i++)
         if (ranks[i] < 0 || ranks[i] >= world)
             return loom_fail(LOOM_E_INVALID, "rank %d is not in the layout; ranks are 0 to %d", ranks[i], world - 1);
-    if ((status = loom_rehearse(q, &h)) < 0)
-        return status;
     loom_rehearsing *r = malloc(sizeof *r);
-    status = r ? loom_rehearsing_open(q, r) : loom_fail(LOOM_E_MEMORY, "no memory for a trace");
+    loom_status status = r ? loom_rehearsing_open(q, r) : loom_fail(LOOM_E_MEMORY, "no memory for a trace");
     if (status == LOOM_OK) {
-        loom_text_add(&out, "{\"schemaVersion\":1,\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n{\"ph\":\"M\",\"pid\":0,\"name\":\"trace\",\"args\":{\"step_s\":%.6f}}", h.step_s);
+        loom_text_add(&out, "{\"schemaVersion\":1,\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n{\"ph\":\"M\",\"pid\":0,\"name\":\"trace\",\"args\":{\"step_s\":%.6f}}", h->step_s);
         for (int i = 0; i < count && status == LOOM_OK; i++)
-            status = add_rank(&out, r, ranks[i], &h);
+            status = add_rank(&out, r, ranks[i], h);
         loom_text_add(&out, "\n]}\n");
         loom_rehearsing_close(r);
     }
     free(r);
-    loom_rehearsal_free(&h);
     if (status == LOOM_OK)
         return loom_text_take(&out, text);
     loom_text_drop(&out);

@@ -236,10 +236,12 @@ static void the_trace_holds_every_action_of_the_chosen_ranks(void **state)
     char *text;
     double last[2] = {0}, step;
     int events[2] = {0};
+    loom_rehearsal h;
 
     open_case(&c, &dense, 2, 16, "tp=2,pp=4,dp=2,mbs=1");
-    step = step_of(&c);
-    assert_ok(loom_rehearsal_trace(&c.request, ranks, 2, &text));
+    h = rehearsed(&c);
+    step = h.step_s;
+    assert_ok(loom_rehearsal_trace(&c.request, &h, ranks, 2, &text));
     assert_ok(loom_config_parse("trace.json", text, strlen(text), &json));
     const loom_node *list = loom_node_get(loom_config_root(json), "traceEvents");
     for (size_t i = 0; i < loom_node_count(list); i++) {
@@ -257,9 +259,10 @@ static void the_trace_holds_every_action_of_the_chosen_ranks(void **state)
         assert_int_equal(events[i], 2 * 8 + 8 + 2); /* 8 micro-batches forward and backward, as many sends, gradients, optimizer */
         assert_true(last[i] <= step * 1e6 + 0.01);
     }
-    assert_refused(loom_rehearsal_trace(&c.request, (const int[]){16}, 1, &text), LOOM_E_INVALID, "ranks are 0 to 15");
+    assert_refused(loom_rehearsal_trace(&c.request, &h, (const int[]){16}, 1, &text), LOOM_E_INVALID, "ranks are 0 to 15");
     loom_text_free(text);
     loom_config_free(json);
+    loom_rehearsal_free(&h);
     loom_topology_free(c.topology);
 }
 

@@ -103,13 +103,16 @@ static loom_config *simulated_trace(int world)
     int ranks[8] = {0, 1, 2, 3, 4, 5, 6, 7};
     loom_plan_request plan = {.model = &run->model, .max_gpus = world, .train = {.global_batch = run->layout.global_batch, .seq = run->layout.seq, .precision = LOOM_F32}};
     loom_rehearsal_request request = {.plan = &plan, .layout = &run->layout};
+    loom_rehearsal rehearsal;
     loom_topology *topology;
     loom_config *trace;
     char *text;
 
     assert_ok(loom_topology_parse("room.yaml", room, sizeof room - 1, &topology));
     plan.topology = topology;
-    assert_ok(loom_rehearsal_trace(&request, ranks, world, &text));
+    assert_ok(loom_rehearse(&request, &rehearsal));
+    assert_ok(loom_rehearsal_trace(&request, &rehearsal, ranks, world, &text));
+    loom_rehearsal_free(&rehearsal);
     assert_ok(loom_config_parse("simulated.json", text, strlen(text), &trace));
     loom_text_free(text);
     loom_topology_free(topology);
