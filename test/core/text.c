@@ -113,10 +113,24 @@ static void long_lines_break_at_spaces_and_hang(void **state)
     loom_text_drop(&text);
 }
 
+static void a_whole_text_is_handed_out_wrapped(void **state)
+{
+    loom_text text = {0};
+    char *written;
+
+    (void)state;
+    loom_text_add(&text, "one two three\n");
+    assert_ok(loom_text_take_wrapped(&text, 8, 2, &written));
+    assert_string_equal(written, "one two\n  three\n");
+    assert_string_equal(loom_text_so_far(&text), ""); /* empty and usable again */
+    loom_text_free(written);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(long_lines_break_at_spaces_and_hang),
+        cmocka_unit_test(a_whole_text_is_handed_out_wrapped),
         cmocka_unit_test(grows_over_many_additions),
         cmocka_unit_test(an_empty_text_is_a_text),
         cmocka_unit_test(json_strings_are_escaped),
