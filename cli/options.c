@@ -236,6 +236,16 @@ bool loom_options_parse(const loom_command *command, int argc, char **argv, void
 
 /* --- usage --------------------------------------------------------------------------------------------------------------- */
 
+/* Bytes of a text that are no column of their own: of a character only the first is. */
+static int continuation_bytes(const char *text)
+{
+    int count = 0;
+
+    for (; *text; text++)
+        count += ((unsigned char)*text & 0xc0) == 0x80;
+    return count;
+}
+
 void loom_command_print_usage(const loom_command *command)
 {
     const loom_option *options = options_of(command);
@@ -247,7 +257,7 @@ void loom_command_print_usage(const loom_command *command)
         if (option->letter)
             snprintf(letter, sizeof letter, "-%c, ", option->letter);
         snprintf(left, sizeof left, "%s--%s%s%s", letter, option->name, option->takes ? " " : "", option->takes ? option->takes : "");
-        printf("  %-28s %s\n", left, option->help);
+        printf("  %-*s %s\n", 28 + continuation_bytes(left), left, option->help);
     }
     if (command->about)
         printf("\n%s\n", command->about);
