@@ -60,7 +60,7 @@ static loom_status choose_gemm(const char *wanted, loom_cuda_choice *choice)
 
 static loom_status choose_math(const char *wanted, loom_cuda_choice *choice)
 {
-    static const char *const names[] = {"f32", "tf32", "bf16"}; /* the order of loom_gpu_math and of the setting's row */
+    static const char *const names[] = {"f32", "tf32", "bf16", "fp8"}; /* the order of loom_gpu_math and of the setting's row */
     int set;
     loom_status status = loom_setting_choice(LOOM_SETTING_CUDA_MATH, &set);
 
@@ -69,12 +69,12 @@ static loom_status choose_math(const char *wanted, loom_cuda_choice *choice)
     choice->math = set < 0 ? LOOM_GPU_F32 : (loom_gpu_math)set;
     if (!wanted)
         return LOOM_OK;
-    for (int i = 0; i < 3; i++)
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strcmp(wanted, names[i]) == 0) {
             choice->math = (loom_gpu_math)i;
             return LOOM_OK;
         }
-    return loom_fail(LOOM_E_UNSUPPORTED, "kernels: cuda_math \"%s\"; f32, tf32 and bf16 are known", wanted);
+    return loom_fail(LOOM_E_UNSUPPORTED, "kernels: cuda_math \"%s\"; f32, tf32, bf16 and fp8 are known", wanted);
 }
 
 loom_status loom_cuda_open(loom_device *device, const loom_kernels_config *config, loom_kernels **kernels)

@@ -14,6 +14,7 @@ typedef enum loom_gpu_math {
     LOOM_GPU_F32,  /* as the CPU does */
     LOOM_GPU_TF32, /* tensor cores; 10 bits of mantissa are multiplied, sums are f32 */
     LOOM_GPU_BF16, /* tensor cores; 7 bits */
+    LOOM_GPU_FP8,  /* tensor cores; e4m3 with a scale a matrix where cuBLASLt multiplies and all sizes are multiples of 16, else as tf32 */
 } loom_gpu_math;
 
 typedef struct loom_cuda_choice {

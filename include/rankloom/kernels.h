@@ -527,7 +527,8 @@ struct loom_kernels {
 typedef struct loom_kernels_config {
     const char *isa;          /* CPU: "portable", "avx2", "avx512" */
     const char *gemm_library; /* CPU: "onednn", "openblas", "own"; CUDA: "cublaslt", "own" */
-    const char *cuda_math;    /* what products and attention multiply on CUDA: "f32", or rounded to "tf32" or "bf16"; sums are f32. auto: "f32" */
+    const char *cuda_math;    /* what products and attention multiply on CUDA: "f32", or rounded to "tf32", "bf16" or (products only) "fp8"; sums are f32.
+                                 auto: "f32" */
 } loom_kernels_config;
 
 /* The kernels of `device`, with a workspace from it that grows with the shapes it meets and then stays. `config` may be NULL. CUDA without

@@ -4,6 +4,7 @@
  * Our matrices are row-major, cuBLASLt's column-major, so it is asked for C' = op(B)' op(A)': its first operand is B as it lies, its second
  * A. */
 #include "kernels/cuda/cublaslt.h"
+#include "kernels/cuda/fp8.h"
 
 #include <cublasLt.h>
 
@@ -85,8 +86,33 @@ static bool aligned16(const void *p)
     return ((uintptr_t)p & 15) == 0;
 }
 
+/* What cuBLASLt asks of fp8. */
+static bool fits_fp8(const loom_gpu *gpu, const loom_gemm_args *a)
+{
+    return gpu->math == LOOM_GPU_FP8 && a->batch <= 1 && a->m % 16 == 0 && a->n % 16 == 0 && a->k % 16 == 0 && a->ldc % 4 == 0 && aligned16(a->c_MN);
+}
+
+/* Both factors are made tight and with k along their rows; their bias is added afterwards, since the epilogue has none of f32. */
+static plan_key fp8_key(const loom_gemm_args *a)
+{
+    return (plan_key){.m = a->m,
+                      .n = a->n,
+                      .k = a->k,
+                      .lda = a->k,
+                      .ldb = a->k,
+                      .ldc = a->ldc ? a->ldc : a->n,
+                      .batch = 1,
+                      .flags = TRANSPOSE_B | ALIGNED_A | ALIGNED_B | ALIGNED_C | MATH * (int)LOOM_GPU_FP8};
+}
+
+static bool is_fp8(const plan_key *key)
+{
+    return key->flags / MATH == LOOM_GPU_FP8;
+}
+
 static plan_key key_of(const loom_gpu *gpu, const loom_gemm_args *a)
 {
+    loom_gpu_math math = gpu->math == LOOM_GPU_FP8 ? LOOM_GPU_TF32 : gpu->math;
     bool batched = a->batch > 1;
 
     return (plan_key){
@@ -106,7 +132,7 @@ static plan_key key_of(const loom_gpu *gpu, const loom_gemm_args *a)
         .stride_c = batched ? a->stride_c : 0,
         .flags = (a->transpose_a ? TRANSPOSE_A : 0) | (a->transpose_b ? TRANSPOSE_B : 0) | (a->bias_N ? BIAS : 0) |
                  (aligned16(a->a_MK) ? ALIGNED_A : 0) | (aligned16(a->b_KN) ? ALIGNED_B : 0) | (aligned16(a->c_MN) ? ALIGNED_C : 0) |
-                 MATH * (int)gpu->math,
+                 MATH * (int)math,
     };
 }
 
@@ -118,6 +144,7 @@ static cublasComputeType_t compute_type(int64_t flags)
     case LOOM_GPU_BF16:
         return CUBLAS_COMPUTE_32F_FAST_16BF;
     case LOOM_GPU_F32:
+    case LOOM_GPU_FP8:
         break;
     }
     return CUBLAS_COMPUTE_32F;
@@ -130,12 +157,13 @@ static cublasComputeType_t compute_type(int64_t flags)
     } while (0)
 
 /* A matrix whose rows of `row` elements lie `ld` apart is to cuBLASLt one of `row` rows. */
-static cublasStatus_t describe_matrix(cublasLtMatrixLayout_t *layout, int64_t rows, int64_t row, int64_t ld, int64_t batch, int64_t stride)
+static cublasStatus_t describe_matrix(cublasLtMatrixLayout_t *layout, cudaDataType type, int64_t rows, int64_t row, int64_t ld, int64_t batch,
+                                      int64_t stride)
 {
     cublasStatus_t status;
     int32_t count = (int32_t)batch;
 
-    TRY(cublasLtMatrixLayoutCreate(layout, CUDA_R_32F, (uint64_t)row, (uint64_t)rows, ld));
+    TRY(cublasLtMatrixLayoutCreate(layout, type, (uint64_t)row, (uint64_t)rows, ld));
     if (batch == 1)
         return CUBLAS_STATUS_SUCCESS;
     TRY(cublasLtMatrixLayoutSetAttribute(*layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count));
@@ -148,6 +176,7 @@ static cublasStatus_t describe_product(plan *p)
     cublasOperation_t first = k->flags & TRANSPOSE_B ? CUBLAS_OP_T : CUBLAS_OP_N,
                       second = k->flags & TRANSPOSE_A ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasLtEpilogue_t epilogue = k->flags & BIAS ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    cudaDataType factors = is_fp8(k) ? CUDA_R_8F_E4M3 : CUDA_R_32F;
     bool ta = k->flags & TRANSPOSE_A, tb = k->flags & TRANSPOSE_B;
     cublasStatus_t status;
 
@@ -155,9 +184,9 @@ static cublasStatus_t describe_product(plan *p)
     TRY(cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first));
     TRY(cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second));
     TRY(cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
-    TRY(describe_matrix(&p->a, ta ? k->k : k->m, ta ? k->m : k->k, k->lda, k->batch, k->stride_a));
-    TRY(describe_matrix(&p->b, tb ? k->n : k->k, tb ? k->k : k->n, k->ldb, k->batch, k->stride_b));
-    return describe_matrix(&p->c, k->m, k->n, k->ldc, k->batch, k->stride_c);
+    TRY(describe_matrix(&p->a, factors, ta ? k->k : k->m, ta ? k->m : k->k, k->lda, k->batch, k->stride_a));
+    TRY(describe_matrix(&p->b, factors, tb ? k->n : k->k, tb ? k->k : k->n, k->ldb, k->batch, k->stride_b));
+    return describe_matrix(&p->c, CUDA_R_32F, k->m, k->n, k->ldc, k->batch, k->stride_c);
 }
 
 /* What the choice has to keep to: our workspace, the alignment at hand, and sums over parts of k in one order. */
@@ -253,33 +282,122 @@ void loom_cublaslt_close(void *lt)
     free(s);
 }
 
-static int multiply(loom_gpu *gpu, const lt_state *s, const plan *p, const loom_gemm_args *a)
+/* What is multiplied: the matrices of the call, or their codes. */
+typedef struct factors {
+    const void *a, *b;
+    void *workspace;
+} factors;
+
+static int multiply(const loom_gpu *gpu, const lt_state *s, const plan *p, const loom_gemm_args *a, factors f)
 {
     const float one = 1, beta = a->accumulate ? 1 : 0;
+    cublasStatus_t status = cublasLtMatmul(s->handle, p->product, &one, f.b, p->b, f.a, p->a, &beta, a->c_MN, p->c, a->c_MN, p->c, &p->algorithm,
+                                           f.workspace, WORKSPACE_BYTES, (cudaStream_t)gpu->stream);
+
+    return status == CUBLAS_STATUS_SUCCESS ? 0 : LOOM_GPU_CUBLAS + (int)status;
+}
+
+static int set_pointer(const plan *p, cublasLtMatmulDescAttributes_t attribute, const float *pointer)
+{
+    cublasStatus_t status = cublasLtMatmulDescSetAttribute(p->product, attribute, &pointer, sizeof pointer);
+
+    return status == CUBLAS_STATUS_SUCCESS ? 0 : LOOM_GPU_CUBLAS + (int)status;
+}
+
+static int multiply_as_it_is(loom_gpu *gpu, const lt_state *s, const plan *p, const loom_gemm_args *a)
+{
     void *workspace = gpu->scratch(gpu, WORKSPACE_BYTES);
-    cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+    int error = workspace ? 0 : LOOM_GPU_FAILED;
+
+    if (!error && a->bias_N)
+        error = set_pointer(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, a->bias_N);
+    return error ? error : multiply(gpu, s, p, a, (factors){a->a_MK, a->b_KN, workspace});
+}
+
+/* Scratch of a product in fp8: cuBLASLt's own, the codes of both factors, their scales, and what finding these takes. */
+typedef struct fp8_scratch {
+    uint8_t *a, *b;
+    float *scale_a, *scale_b, *partial;
+} fp8_scratch;
+
+static size_t rounded(int64_t bytes)
+{
+    return ((size_t)bytes + 255) / 256 * 256;
+}
+
+static char *take_fp8_scratch(loom_gpu *gpu, const loom_gemm_args *a, fp8_scratch *s)
+{
+    size_t codes_a = rounded(a->m * a->k), codes_b = rounded(a->n * a->k), numbers = (2 + LOOM_FP8_PARTIALS) * sizeof(float);
+    char *workspace = gpu->scratch(gpu, WORKSPACE_BYTES + codes_a + codes_b + numbers);
 
     if (!workspace)
-        return LOOM_GPU_FAILED;
-    if (a->bias_N)
-        status = cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &a->bias_N, sizeof a->bias_N);
-    if (status == CUBLAS_STATUS_SUCCESS)
-        status = cublasLtMatmul(s->handle, p->product, &one, a->b_KN, p->b, a->a_MK, p->a, &beta, a->c_MN, p->c, a->c_MN, p->c,
-                                &p->algorithm, workspace, WORKSPACE_BYTES, (cudaStream_t)gpu->stream);
-    return status == CUBLAS_STATUS_SUCCESS ? 0 : LOOM_GPU_CUBLAS + (int)status;
+        return NULL;
+    s->a = (uint8_t *)workspace + WORKSPACE_BYTES;
+    s->b = s->a + codes_a;
+    s->partial = (float *)(void *)(s->b + codes_b);
+    s->scale_a = s->partial + LOOM_FP8_PARTIALS;
+    s->scale_b = s->scale_a + 1;
+    return workspace;
+}
+
+static int encode_factors(const loom_gpu *gpu, const loom_gemm_args *a, const plan_key *lies, const fp8_scratch *s)
+{
+    const loom_fp8_factor left = {.x = a->a_MK,
+                                  .rows = a->transpose_a ? a->k : a->m,
+                                  .cols = a->transpose_a ? a->m : a->k,
+                                  .ld = lies->lda,
+                                  .transpose = a->transpose_a,
+                                  .codes = s->a,
+                                  .scale = s->scale_a,
+                                  .partial = s->partial};
+    const loom_fp8_factor right = {.x = a->b_KN,
+                                   .rows = a->transpose_b ? a->n : a->k,
+                                   .cols = a->transpose_b ? a->k : a->n,
+                                   .ld = lies->ldb,
+                                   .transpose = !a->transpose_b,
+                                   .codes = s->b,
+                                   .scale = s->scale_b,
+                                   .partial = s->partial};
+    int error = loom_gpu_fp8_encode(gpu, &left);
+
+    return error ? error : loom_gpu_fp8_encode(gpu, &right);
+}
+
+static int multiply_in_fp8(loom_gpu *gpu, const lt_state *s, const plan *p, const loom_gemm_args *a)
+{
+    const plan_key lies = key_of(gpu, a); /* its strides, with the tight ones filled in */
+    fp8_scratch scratch;
+    char *workspace = take_fp8_scratch(gpu, a, &scratch);
+    int error = workspace ? encode_factors(gpu, a, &lies, &scratch) : LOOM_GPU_FAILED;
+
+    if (!error)
+        error = set_pointer(p, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, scratch.scale_b); /* its first operand is our second */
+    if (!error)
+        error = set_pointer(p, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, scratch.scale_a);
+    if (!error)
+        error = multiply(gpu, s, p, a, (factors){scratch.a, scratch.b, workspace});
+    if (!error && a->bias_N)
+        error = loom_gpu_bias(gpu, &(loom_bias_args){.y_TN = a->c_MN, .bias_N = a->bias_N, .tokens = a->m, .width = a->n, .ldy = a->ldc});
+    return error;
 }
 
 int loom_cublaslt_gemm(loom_gpu *gpu, const loom_gemm_args *a, bool *done)
 {
     lt_state *s = gpu->lt;
-    const plan_key key = key_of(gpu, a);
+    plan_key key = fits_fp8(gpu, a) ? fp8_key(a) : key_of(gpu, a);
     plan *p;
     cublasStatus_t status = find_plan(s, &key, &p);
 
+    if (status == CUBLAS_STATUS_SUCCESS && is_fp8(&key) && !p->works) { /* a device before Ada and Hopper */
+        key = key_of(gpu, a);
+        status = find_plan(s, &key, &p);
+    }
     if (status != CUBLAS_STATUS_SUCCESS)
         return LOOM_GPU_CUBLAS + (int)status;
     *done = p->works;
-    return p->works ? multiply(gpu, s, p, a) : 0;
+    if (!p->works)
+        return 0;
+    return is_fp8(&key) ? multiply_in_fp8(gpu, s, p, a) : multiply_as_it_is(gpu, s, p, a);
 }
 
 const char *loom_cublaslt_error_text(int status)

@@ -34,9 +34,9 @@ static const loom_setting_row table[LOOM_SETTINGS] = {
     [LOOM_SETTING_GEMM] = {"RANKLOOM_GEMM", "onednn|openblas|cublaslt|own", "",
                            "Forces the maker of matrix products: the first two on CPU, cublaslt on CUDA, own on both. Not set: the first of these that "
                            "there is."},
-    [LOOM_SETTING_CUDA_MATH] = {"RANKLOOM_CUDA_MATH", "f32|tf32|bf16", "f32",
+    [LOOM_SETTING_CUDA_MATH] = {"RANKLOOM_CUDA_MATH", "f32|tf32|bf16|fp8", "f32",
                                 "What matrix products and attention multiply on CUDA: f32 as the CPU does, or factors rounded to tf32 or bf16 for the "
-                                "tensor cores. Data and sums are f32 whatever it is."},
+                                "tensor cores, or in products to fp8 (e4m3, a scale a matrix). Data and sums are f32 whatever it is."},
     [LOOM_SETTING_STORE_PROBE_OLD] = {"RANKLOOM_STORE_PROBE_OLD", "true|false", "false",
                                       "Whether a store that does not answer as PyTorch 2.5 or later is also asked as an older one. Such stores occur "
                                       "only under an old torchrun with static rendezvous."},

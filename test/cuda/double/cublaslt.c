@@ -4,6 +4,8 @@
 
 #include <cublasLt.h>
 
+#include <rankloom/dtype.h>
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +19,7 @@ typedef struct layout {
 
 typedef struct product {
     int32_t trans_a, trans_b, epilogue, compute;
-    const float *bias;
+    const float *bias, *scale_a, *scale_b; /* the scales of fp8: on the device; NULL: 1 */
 } product;
 
 typedef struct preference {
@@ -68,8 +70,8 @@ cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *made, cudaData
 {
     layout l = {.rows = rows, .cols = cols, .ld = ld, .batch = 1, .type = (int32_t)type};
 
-    if (type != CUDA_R_32F || ld < (int64_t)rows)
-        return refuse("a matrix whose columns lie closer than they are long, or not of f32");
+    if ((type != CUDA_R_32F && type != CUDA_R_8F_E4M3) || ld < (int64_t)rows)
+        return refuse("a matrix whose columns lie closer than they are long, or neither of f32 nor of e4m3");
     if (!(*made = calloc(1, sizeof **made)))
         return CUBLAS_STATUS_ALLOC_FAILED;
     memcpy(*made, &l, sizeof l);
@@ -118,6 +120,10 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t opaque, cubla
     LOOK(product, p, opaque);
     if (attribute == CUBLASLT_MATMUL_DESC_BIAS_POINTER && bytes == sizeof p.bias)
         memcpy(&p.bias, value, bytes);
+    else if (attribute == CUBLASLT_MATMUL_DESC_A_SCALE_POINTER && bytes == sizeof p.scale_a)
+        memcpy(&p.scale_a, value, bytes);
+    else if (attribute == CUBLASLT_MATMUL_DESC_B_SCALE_POINTER && bytes == sizeof p.scale_b)
+        memcpy(&p.scale_b, value, bytes);
     else if (bytes == sizeof(int32_t) && attribute == CUBLASLT_MATMUL_DESC_TRANSA)
         memcpy(&p.trans_a, value, bytes);
     else if (bytes == sizeof(int32_t) && attribute == CUBLASLT_MATMUL_DESC_TRANSB)
@@ -166,6 +172,15 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t o
     return CUBLAS_STATUS_SUCCESS;
 }
 
+/* The one form of fp8 that every GPU with it has: k along both factors, all sizes and distances multiples of 16, no bias of f32. */
+static bool fp8_is_legal(const product *p, const layout *a, const layout *b, const layout *d)
+{
+    if (a->type != CUDA_R_8F_E4M3 && b->type != CUDA_R_8F_E4M3)
+        return true;
+    return a->type == b->type && d->type == CUDA_R_32F && p->trans_a && !p->trans_b && p->epilogue == CUBLASLT_EPILOGUE_DEFAULT && a->rows % 16 == 0 &&
+           a->cols % 16 == 0 && b->cols % 16 == 0 && a->ld % 16 == 0 && b->ld % 16 == 0 && d->ld % 4 == 0 && a->batch == 1;
+}
+
 /* op(A) is m x k, op(B) k x n, C and D m x n; all of one batch. */
 static bool fit(const product *p, const layout *a, const layout *b, const layout *c, const layout *d)
 {
@@ -187,7 +202,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     LOOK(layout, c, c_layout);
     LOOK(layout, d, d_layout);
     (void)handle;
-    if (wanted < 1 || !fit(&p, &a, &b, &c, &d))
+    if (wanted < 1 || !fit(&p, &a, &b, &c, &d) || !fp8_is_legal(&p, &a, &b, &d))
         return refuse("matrices that do not fit together");
     if (double_fails(__func__)) {
         *count = 0;
@@ -204,7 +219,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
 typedef struct work {
     product p;
     layout a, b, c;
-    const float *at_a, *at_b, *at_c;
+    const void *at_a, *at_b;
+    const float *at_c;
     float *at_d, alpha, beta;
 } work;
 
@@ -227,15 +243,35 @@ static double dot(const float *x, uint64_t x_step, const float *y, uint64_t y_st
     return sum;
 }
 
-static void multiply_one(const work *w, const float *a, const float *b, const float *c, float *d)
+static double dot_of_codes(const uint8_t *x, uint64_t x_step, const uint8_t *y, uint64_t y_step, uint64_t count)
 {
+    double sum = 0;
+
+    for (uint64_t i = 0; i < count; i++)
+        sum += (double)loom_f32_from_f8e4m3(x[i * x_step]) * loom_f32_from_f8e4m3(y[i * y_step]);
+    return sum;
+}
+
+/* One element of op(A) op(B), from where its row of the one and its column of the other begin. */
+static double dot_at(const work *w, int batch, uint64_t a, uint64_t a_step, uint64_t b, uint64_t b_step, uint64_t k)
+{
+    if (w->a.type == CUDA_R_8F_E4M3)
+        return dot_of_codes((const uint8_t *)w->at_a + a, a_step, (const uint8_t *)w->at_b + b, b_step, k) * (w->p.scale_a ? *w->p.scale_a : 1) *
+               (w->p.scale_b ? *w->p.scale_b : 1);
+    return dot((const float *)w->at_a + batch * w->a.stride + a, a_step, (const float *)w->at_b + batch * w->b.stride + b, b_step, k);
+}
+
+static void multiply_one(const work *w, int batch)
+{
+    const float *c = w->at_c + batch * w->c.stride;
+    float *d = w->at_d + batch * w->c.stride;
     uint64_t k = w->p.trans_a ? w->a.rows : w->a.cols;
     steps in_a = steps_of(&w->a, w->p.trans_a), in_b = steps_of(&w->b, w->p.trans_b);
 
     for (uint64_t col = 0; col < w->c.cols; col++)
         for (uint64_t row = 0; row < w->c.rows; row++) {
             uint64_t at = row + col * (uint64_t)w->c.ld;
-            double sum = w->alpha * dot(a + row * in_a.row, in_a.col, b + col * in_b.col, in_b.row, k);
+            double sum = w->alpha * dot_at(w, batch, row * in_a.row, in_a.col, col * in_b.col, in_b.row, k);
             if (w->beta != 0) /* else C is not read, and may be NaN */
                 sum += (double)w->beta * c[at];
             if (w->p.epilogue == CUBLASLT_EPILOGUE_BIAS)
@@ -249,20 +285,21 @@ static void run(void *context)
     const work *w = context;
 
     for (int32_t i = 0; i < w->c.batch; i++)
-        multiply_one(w, w->at_a + i * w->a.stride, w->at_b + i * w->b.stride, w->at_c + i * w->c.stride, w->at_d + i * w->c.stride);
+        multiply_one(w, i);
 }
 
 static bool is_there(const void *at, const layout *l, uint32_t align)
 {
     int64_t last = (l->batch - 1) * l->stride + (int64_t)(l->cols - 1) * l->ld + (int64_t)l->rows;
 
-    return (uintptr_t)at % align == 0 && double_is_device(at, (size_t)last * sizeof(float));
+    return (uintptr_t)at % align == 0 && double_is_device(at, (size_t)last * (l->type == CUDA_R_8F_E4M3 ? 1 : sizeof(float)));
 }
 
 static bool are_there(const work *w, const preference *promised)
 {
     return is_there(w->at_a, &w->a, promised->align[0]) && is_there(w->at_b, &w->b, promised->align[1]) && is_there(w->at_c, &w->c, promised->align[2]) &&
            is_there(w->at_d, &w->c, promised->align[3]) &&
+           (!w->p.scale_a || double_is_device(w->p.scale_a, sizeof(float))) && (!w->p.scale_b || double_is_device(w->p.scale_b, sizeof(float))) &&
            (w->p.epilogue != CUBLASLT_EPILOGUE_BIAS || double_is_device(w->p.bias, w->c.rows * sizeof(float)));
 }
 
