@@ -31,6 +31,7 @@ double loom_in_flight(const loom_degrees *g, int stage, int64_t micro_batches)
         return loom_smaller(m, (2 * (p - stage - 1) + (v - 1) * p + 1) / v);
     case LOOM_PIPE_ZB_H2:
         return loom_smaller(m, 2 * (p - stage));
+    case LOOM_PIPE_ZB_H1: /* a late stage puts its weight gradients off, and what they need lives until they are made */
     case LOOM_PIPE_ZB_V:
         return loom_smaller(m, p);
     case LOOM_PIPE_DUAL:
