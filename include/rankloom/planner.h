@@ -121,6 +121,8 @@ typedef struct loom_plan {
     uint64_t legal;     /* layouts that break no rule */
     uint64_t evaluated; /* whose time was worked out; bounds decide on the others */
     double seconds;
+    int simulated;       /* schedules of the fastest splits that were run in virtual time, in simulation_s */
+    double simulation_s;
     size_t peak_bytes;
     loom_plan_rejection rejected[LOOM_PLAN_RULES];
     int n_rejected;
@@ -131,7 +133,8 @@ typedef struct loom_plan {
     char hopeless[320]; /* n_best 0: why nothing fits, in numbers */
 } loom_plan;
 
-/* The exact optimum: of all layouts of the request that break no rule and fit, none is faster than best[0]. */
+/* Of all layouts of the request that break no rule and fit, the fastest by closed form, exactly; then the schedules of the fastest splits in virtual time
+ * (docs/planner.md says what is exact). */
 LOOM_API loom_status loom_plan_search(const loom_plan_request *request, loom_plan **plan);
 LOOM_API void loom_plan_free(loom_plan *plan); /* accepts NULL */
 

@@ -168,8 +168,10 @@ static void tell_plan(loom_text *out, const loom_plan_request *request, const lo
     }
     loom_text_add(out, "\nsearched ");
     tell_count(out, (double)plan->legal);
-    loom_text_add(out, " legal layouts in %.2f s, %llu worked out, the others bounded\n", plan->seconds,
-                  (unsigned long long)plan->evaluated);
+    loom_text_add(out, " legal layouts in %.2f s, %llu worked out, the others bounded", plan->seconds, (unsigned long long)plan->evaluated);
+    if (plan->simulated)
+        loom_text_add(out, "; %d schedules of the fastest splits simulated", plan->simulated);
+    loom_text_add(out, "\n");
 }
 
 /* A plan, or a prediction, in words. */
@@ -269,8 +271,8 @@ static void json_plan(loom_text *out, const loom_plan *plan)
         loom_text_add(out, ",\n");
         json_list(out, "front", plan->front, plan->n_front, NULL);
     }
-    loom_text_add(out, ",\n\"search\":{\"legal\":%llu,\"evaluated\":%llu,", (unsigned long long)plan->legal,
-                  (unsigned long long)plan->evaluated);
+    loom_text_add(out, ",\n\"search\":{\"legal\":%llu,\"evaluated\":%llu,\"simulated\":%d,", (unsigned long long)plan->legal,
+                  (unsigned long long)plan->evaluated, plan->simulated);
     loom_text_add_field(out, "seconds", plan->seconds, ",");
     loom_text_add(out, "\"peak_bytes\":%zu},\n\"rejected\":{", plan->peak_bytes);
     for (int i = 0; i < plan->n_rejected; i++)

@@ -6,22 +6,22 @@
 #include <time.h>
 
 #include "core/try.h"
+#include "planner/finalists.h"
 #include "planner/job.h"
 #include "planner/predict.h"
-#include "planner/search.h"
 
 /* Ranks that a layout may use: all, or fewer where groups would not fit nodes otherwise, or where the user asks for the front. */
 typedef struct arrangement {
     int world, domain;
 } arrangement;
-enum { MOST_ARRANGEMENTS = 48 };
+enum { MOST_ARRANGEMENTS = 48, LEAST_FINALISTS = 4, MOST_SIMULATED = 2000000 /* actions: about half a second */ };
 
 typedef struct planning {
     const loom_plan_request *request;
     loom_job job;
     loom_limits limits;
     double memory_limit;
-    int keep;
+    int keep, shown; /* splits that are looked at again in virtual time, at least those that are shown */
     arrangement at[MOST_ARRANGEMENTS];
     int n_arrangements;
     loom_search search;
@@ -544,7 +544,8 @@ static loom_status prepare(planning *p)
         p->limits.at[p->limits.count++] = more.at[0];
     }
     p->memory_limit = loom_job_memory_limit(r, &p->job);
-    p->keep = r->keep > 0 ? (r->keep < LOOM_MOST_FOUND ? r->keep : LOOM_MOST_FOUND - 1) : 5;
+    p->shown = r->keep > 0 ? (r->keep < LOOM_MOST_FOUND ? r->keep : LOOM_MOST_FOUND - 1) : 5;
+    p->keep = p->shown > LEAST_FINALISTS ? p->shown : LEAST_FINALISTS;
     p->search.found = calloc(LOOM_MOST_FOUND + 1, sizeof *p->search.found);
     p->merged = calloc(LOOM_MOST_FOUND + 2, sizeof *p->merged);
     p->plan = calloc(1, sizeof *p->plan);
@@ -555,6 +556,16 @@ static loom_status prepare(planning *p)
 
 fail:
     return status;
+}
+
+/* Schedules in virtual time: closed forms are not exact for all of them. */
+static void refine(planning *p)
+{
+    loom_space space = {&p->job, &p->limits, p->at[0].world};
+    int64_t actions = MOST_SIMULATED;
+
+    for (int i = 0; i < p->n_merged; i++)
+        p->plan->simulated += loom_finalist_refine(&space, p->memory_limit, &actions, &p->merged[i]);
 }
 
 static loom_status fill(planning *p)
@@ -570,8 +581,11 @@ static loom_status fill(planning *p)
         explain_nothing(p);
         return LOOM_OK;
     }
+    start = seconds_now();
+    refine(p);
+    p->plan->simulation_s = seconds_now() - start;
     LOOM_TRY(predict_all(p, p->merged, p->n_merged, &p->plan->best));
-    p->plan->n_best = p->n_merged;
+    p->plan->n_best = p->n_merged < p->shown ? p->n_merged : p->shown;
     qsort(p->plan->best, (size_t)p->n_merged, sizeof *p->plan->best, faster_prediction_first); /* the finalists have been simulated */
     LOOM_TRY(find_binding(p));
     compare_runner_up(p->plan);

@@ -130,18 +130,24 @@ static void fill_rates(const loom_job *job, const loom_degrees *g, loom_predicti
     p->hfu = p->mfu_full * again(g);
 }
 
-loom_status loom_predict_degrees(const loom_job *job, const loom_degrees *g, const int *chunk_layers, double memory_limit,
-                                 loom_prediction *p)
+void loom_step_simulate(const loom_job *job, const loom_degrees *g, const int *chunk_layers, loom_step_cost *cost)
 {
     loom_layer_table layers;
     loom_memory_table memory = loom_memory_table_of(job, g);
+
+    loom_layer_table_make(job, g, &layers);
+    loom_step_cost_of(job, g, &layers, &memory, chunk_layers, cost);
+    use_simulation(job, g, &layers, chunk_layers, cost);
+    loom_calibration_apply(&job->calibration, g, cost);
+}
+
+loom_status loom_predict_degrees(const loom_job *job, const loom_degrees *g, const int *chunk_layers, double memory_limit,
+                                 loom_prediction *p)
+{
     loom_step_cost cost;
 
     memset(p, 0, sizeof *p);
-    loom_layer_table_make(job, g, &layers);
-    loom_step_cost_of(job, g, &layers, &memory, chunk_layers, &cost);
-    use_simulation(job, g, &layers, chunk_layers, &cost);
-    loom_calibration_apply(&job->calibration, g, &cost);
+    loom_step_simulate(job, g, chunk_layers, &cost);
     loom_layout_of_degrees(g, job, chunk_layers, &p->layout);
     double z = loom_interval(job, g, chunk_layers);
     p->step_s = cost.seconds;

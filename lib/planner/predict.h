@@ -8,6 +8,9 @@
 loom_status loom_predict_degrees(const loom_job *job, const loom_degrees *degrees, const int *chunk_layers, double memory_limit,
                                  loom_prediction *prediction);
 
+/* Its time alone. */
+void loom_step_simulate(const loom_job *job, const loom_degrees *degrees, const int *chunk_layers, loom_step_cost *cost);
+
 /* Seconds of the pipeline by running its very schedule in virtual time; false: no such schedule, or too many actions. `hops`: messages take
  * time. */
 bool loom_simulate_pipeline(const loom_job *job, const loom_degrees *degrees, const loom_layer_table *layers, const int *chunk_layers,

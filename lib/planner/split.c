@@ -384,6 +384,70 @@ static bool split_chunks(const splitter *s, int *chunk_layers)
     return chunks_fit(s, chunk_layers);
 }
 
+/* Interleaved stages go through the rows of chunks (the k-th of every stage) side by side, and a row takes as long as its longest chunk. */
+static double rows_seconds(const splitter *s, const int *chunk_layers)
+{
+    double rows = 0;
+
+    for (int row = 0, chunk = 0, first = 0; row < s->g->vpp; row++) {
+        double longest = 0;
+        for (int i = 0; i < s->g->pp; i++, first += chunk_layers[chunk++])
+            longest = loom_larger(longest, chunk_seconds(s, chunk, first, chunk_layers[chunk]));
+        rows += longest;
+    }
+    return rows;
+}
+
+/* The slowest chunk gives a layer away. */
+static void shorten_slowest(const splitter *s, int *chunk_layers)
+{
+    int slowest = -1;
+    double longest = 0;
+
+    for (int chunk = 0, first = 0; chunk < s->g->pp * s->g->vpp; first += chunk_layers[chunk++]) {
+        double seconds = chunk_seconds(s, chunk, first < s->n_layers ? first : s->n_layers, 0);
+        for (int i = first; i < first + chunk_layers[chunk]; i++) /* layers too many stand behind the last, and cost what it costs */
+            seconds += i < s->n_layers ? chunk_seconds(s, -1, i, 1) : chunk_seconds(s, -1, s->n_layers - 1, 1);
+        if (chunk_layers[chunk] > 0 && seconds >= longest) {
+            longest = seconds;
+            slowest = chunk;
+        }
+    }
+    chunk_layers[slowest]--;
+}
+
+/* `per_stage` layers a stage, the same in each chunk of a row, the longer rows last; what that is too many, the slowest chunks do without. */
+static bool split_rows(const splitter *s, int per_stage, int *chunk_layers)
+{
+    int pp = s->g->pp, vpp = s->g->vpp, longer = per_stage % vpp;
+
+    for (int chunk = 0; chunk < pp * vpp; chunk++)
+        chunk_layers[chunk] = per_stage / vpp + (chunk / pp >= vpp - longer);
+    for (int over = per_stage * pp - s->n_layers; over > 0; over--)
+        shorten_slowest(s, chunk_layers);
+    return chunks_fit(s, chunk_layers);
+}
+
+/* Of even rows, one more layer a stage to leave out at the ends, and the busiest chunk as short as can be, the one whose rows are fastest. */
+static bool split_interleaved(const splitter *s, int *chunk_layers)
+{
+    int candidate[LOOM_MAX_STAGES], even = (s->n_layers + s->g->pp - 1) / s->g->pp;
+    bool found = split_chunks(s, chunk_layers);
+    double best = found ? rows_seconds(s, chunk_layers) : INFINITY;
+
+    for (int per_stage = even; per_stage <= even + 1; per_stage++) {
+        if (!split_rows(s, per_stage, candidate))
+            continue;
+        double seconds = rows_seconds(s, candidate);
+        if (seconds < best) {
+            best = seconds;
+            found = true;
+            memcpy(chunk_layers, candidate, (size_t)(s->g->pp * s->g->vpp) * sizeof *candidate);
+        }
+    }
+    return found;
+}
+
 bool loom_split_fits(const loom_job *job, const loom_degrees *g, const loom_memory_table *memory, double limit, const int *chunk_layers)
 {
     splitter s; /* large: only what is read gets a value */
@@ -414,5 +478,7 @@ bool loom_split_best(const loom_job *job, const loom_degrees *g, const loom_laye
     prepare_memory(&s);
     prepare_time(&s);
     s.worst = worst_term(&s);
-    return g->vpp == 1 ? split_stages(&s, chunk_layers) : split_chunks(&s, chunk_layers);
+    if (g->vpp == 1)
+        return split_stages(&s, chunk_layers);
+    return g->pipeline == LOOM_PIPE_INTERLEAVED ? split_interleaved(&s, chunk_layers) : split_chunks(&s, chunk_layers);
 }

@@ -530,6 +530,24 @@ static void two_measured_steps_tell_apart_what_one_cannot(void **state)
     close_room(&r);
 }
 
+/* Six chunks a stage for 32 layers on 4 stages: the closed form thinks them fastest, in virtual time three are. */
+static void chunks_are_chosen_in_virtual_time(void **state)
+{
+    static const char *const fix[] = {"pp=4", "schedule=interleaved", NULL};
+    room r;
+
+    open_room(&r, "dense-8b", "h100-2x8");
+    r.request.fix = fix;
+    search(&r);
+    assert_true(r.plan->n_best > 0 && r.plan->simulated > 1);
+    for (int vpp = 2; vpp <= 8; vpp++) {
+        char layout[64];
+        snprintf(layout, sizeof layout, "tp=1,pp=4,dp=4,zero=1,vpp=%d", vpp);
+        assert_true(predict(&r, layout).step_s >= r.plan->best[0].step_s * (1 - 1e-9));
+    }
+    close_room(&r);
+}
+
 static void a_plan_for_this_engine_is_one_that_it_runs(void **state)
 {
     static const char *const sharded[] = {"zero=3", "dp>1", NULL};
@@ -710,6 +728,7 @@ int main(void)
         cmocka_unit_test(h02_idle_shares_and_the_fewest_micro_batches_for_a_tenth),
         cmocka_unit_test(h04_each_kind_of_communication_is_exposed_or_hidden_by_itself),
         cmocka_unit_test(h07_tensor_parallelism_stays_off_slow_links),
+        cmocka_unit_test(chunks_are_chosen_in_virtual_time),
         cmocka_unit_test(a_plan_for_this_engine_is_one_that_it_runs),
         cmocka_unit_test(a_measured_step_moves_predictions_and_narrows_them),
         cmocka_unit_test(a_measured_step_moves_what_it_speaks_of),

@@ -4,7 +4,8 @@
 #include <math.h>
 
 #include "planner/constants/kinds.h"
-#include "planner/search.h"
+#include "planner/finalists.h"
+#include "planner/predict.h"
 
 static uint64_t random_state = 88172645463325252ull;
 
@@ -39,6 +40,7 @@ static loom_job small_job(const char *gpu, int domain, bool experts)
     loom_device_constants(loom_device_kind_find(gpu), job.machine.dev);
     loom_software_constants(loom_framework_find("rankloom"), job.soft);
     job.machine.domain = job.machine.node = domain;
+    job.machine.crowd = 1;
     return job;
 }
 
@@ -50,7 +52,32 @@ typedef struct walkthrough {
     uint64_t count, illegal;
     double best;
     loom_degrees best_degrees;
+    bool simulates; /* instead: each schedule in virtual time */
+    double best_simulated;
 } walkthrough;
+
+static double simulated_s(const loom_job *job, const loom_found *found)
+{
+    loom_step_cost cost;
+
+    loom_step_simulate(job, &found->degrees, found->chunk_layers, &cost);
+    return cost.seconds;
+}
+
+static void simulate_it(walkthrough *w, const loom_degrees *g)
+{
+    static loom_found found;
+    loom_degrees placed = *g;
+
+    if (!loom_search_evaluate(w->space->job, &placed, w->limit, &found))
+        return;
+    double seconds = simulated_s(w->space->job, &found);
+    w->best_simulated = fmin(w->best_simulated, seconds);
+    double above = found.seconds / seconds - 1, most = loom_closed_form_above(loom_micro_batches_of(w->space->job, g), g->pp);
+    if (g->pp > 1 && above > most)
+        fail_msg("pp%d vpp%d pipeline %d, %lld micro-batches: the closed form says %.6g s, the simulation %.6g s", g->pp, g->vpp, g->pipeline, (long long)loom_micro_batches_of(w->space->job, g),
+                 found.seconds, seconds);
+}
 
 static void look_at(walkthrough *w, loom_degrees g)
 {
@@ -60,6 +87,10 @@ static void look_at(walkthrough *w, loom_degrees g)
     const loom_job *job = w->space->job;
 
     w->count++;
+    if (w->simulates) {
+        simulate_it(w, &g);
+        return;
+    }
     if (loom_search_evaluate(job, &g, w->limit, &found) && found.seconds < w->best) {
         w->best = found.seconds;
         w->best_degrees = g;
@@ -189,6 +220,38 @@ static void and_on_six_ranks(void **state)
 {
     for (int i = 0; i < 4; i++)
         compare("A100", 6, 6, false, 1e12);
+}
+
+/* --- the schedules in virtual time -------------------------------------------------------------------------------------------------- */
+
+/* Every layout is simulated; and what a plan does: the search by closed forms, then the schedules of its finalists. */
+static void compare_simulated(const char *gpu, int domain, int world, bool experts)
+{
+    static loom_found found[LOOM_MOST_FOUND + 1];
+    loom_job job = small_job(gpu, domain, experts);
+    loom_limits limits = {.count = 0};
+    loom_space space = {&job, &limits, world};
+    walkthrough w = {.space = &space, .limit = 1e12, .best = INFINITY, .simulates = true, .best_simulated = INFINITY};
+    loom_search search = {.space = space, .limit = 1e12, .below = INFINITY, .keep = 4, .found = found};
+    int64_t actions = 1000000;
+    double best = INFINITY;
+
+    walk_all(&w);
+    assert_ok(loom_search_run(&search));
+    for (int i = 0; i < search.n_found; i++) {
+        loom_finalist_refine(&space, 1e12, &actions, &search.found[i]);
+        best = fmin(best, simulated_s(&job, &search.found[i]));
+    }
+    if (best > w.best_simulated * (1 + 1e-9))
+        fail_msg("%s x %d%s: the plan takes %.9g s, simulating all layouts finds %.9g s", gpu, world, experts ? " with experts" : "", best, w.best_simulated);
+}
+
+static void what_a_plan_hands_out_is_what_simulating_everything_would(void **state)
+{
+    static const char *const gpus[] = {"A100", "H100", "T4", "L40S"};
+
+    for (int i = 0; i < 12; i++)
+        compare_simulated(gpus[i % 4], 2 << random_below(2), 4 << random_below(2), i % 3 == 2);
 }
 
 /* --- the space against the rules: every combination of values, judged by loom_layout_resolve() alone --------------------------------- */
@@ -368,6 +431,7 @@ int main(void)
         cmocka_unit_test(the_search_finds_what_brute_force_finds),
         cmocka_unit_test(also_when_memory_decides),
         cmocka_unit_test(and_on_six_ranks),
+        cmocka_unit_test(what_a_plan_hands_out_is_what_simulating_everything_would),
         cmocka_unit_test(the_space_holds_what_the_rules_allow_and_nothing_else),
         cmocka_unit_test(a_split_is_the_best_of_all_compositions),
         cmocka_unit_test(several_chunks_a_stage_sum_to_the_layers_and_are_even),
