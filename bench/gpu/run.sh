@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Everything that wants a GPU, in one go: run.sh BUILD. Writes BUILD/gpu/report.txt; a part that fails is named and the others go on.
 #
-# PEAK_TFLOPS (dense, of the arithmetic in use) turns model FLOP/s into utilisation; RANKLOOM_CUDA_MATH chooses that arithmetic (f32, tf32, bf16).
+# Speeds are measured in each arithmetic, or in the one that RANKLOOM_CUDA_MATH names (f32, tf32, bf16, fp8); then PEAK_TFLOPS (dense, of that arithmetic)
+# turns model FLOP/s into utilisation.
 set -uo pipefail
-[ $# = 1 ] || { sed -n '2,4s/^# //p' "$0" >&2; exit 2; }
+[ $# = 1 ] || { sed -n '2,5s/^# //p' "$0" >&2; exit 2; }
 build=$(cd "$1" && pwd)
 here=$(cd "$(dirname "$0")" && pwd)
 out=$build/gpu
@@ -60,9 +61,10 @@ speed() {
                 printf "      %.1f ms a step, %.0f tokens/s, %.1f model TFLOP/s", t * 1e3, tokens / t, f
                 if (peak > 0) printf ", MFU %.1f %%", 100 * f / peak
                 printf " (6 N a token)\n"}}'
+    tail -n 1 "$out/metrics.jsonl" 2>/dev/null | tr '{,}' '\n' | sed -nE 's/^ *"(compute|comm_[a-z]+|pipeline|data|checkpoint|other)_s": *([0-9.eE+-]+)$/\1 \2/p' |
+        awk '$2 * 1 > 0 {printf "%s%s %.1f ms", n++ ? ", " : "      the last step: ", $1, $2 * 1e3} END {if (n) print ""}'
 }
 
-say "speed, one GPU, RANKLOOM_CUDA_MATH=${RANKLOOM_CUDA_MATH:-f32}"
 cat >"$out/gpt2.yaml" <<'Y'
 model: {family: gpt2, vocab: 50257, layers: 12, hidden: 768, heads: 12, ffn: 3072, seq: 1024}
 data: {path: data.txt, tokenizer: bytes}
@@ -70,6 +72,7 @@ train: {steps: 20, global_batch: 8, micro_batch: 8, seq: 1024}
 device: cuda
 output: {sample: 0, save: false}
 Y
+sed 's/layers: 12, hidden: 768, heads: 12, ffn: 3072/layers: 48, hidden: 1600, heads: 25, ffn: 6400/; s/_batch: 8/_batch: 4/g' "$out/gpt2.yaml" >"$out/gpt2-xl.yaml"
 cat >"$out/llama.yaml" <<'Y'
 model: {family: llama, vocab: 128256, layers: 4, hidden: 4096, heads: 32, kv_heads: 8, ffn: 14336, seq: 4096, tied_embeddings: false}
 data: {path: data.txt, tokenizer: bytes}
@@ -77,8 +80,13 @@ train: {steps: 20, global_batch: 1, micro_batch: 1, seq: 4096}
 device: cuda
 output: {sample: 0, save: false}
 Y
-speed "GPT-2 124M" 124e6 "$out/gpt2.yaml"
-speed "4 layers of Llama 3 8B" 1.92e9 "$out/llama.yaml"
+for math in ${RANKLOOM_CUDA_MATH:-f32 tf32 bf16 fp8}; do
+    say "speed, one GPU, RANKLOOM_CUDA_MATH=$math"
+    export RANKLOOM_CUDA_MATH=$math
+    speed "GPT-2 124M" 124e6 "$out/gpt2.yaml"
+    speed "GPT-2 1.5B" 1.56e9 "$out/gpt2-xl.yaml"
+    speed "4 layers of Llama 3 8B" 1.92e9 "$out/llama.yaml"
+done
 
 if command -v compute-sanitizer >/dev/null; then
     say "compute-sanitizer"

@@ -50,6 +50,13 @@ loom_status loom_cuda_enter(const loom_device *device)
 
 /* --- opening --------------------------------------------------------------------------------------------------------------- */
 
+/* Kernels are loaded when the module is, not when they are first launched: loading one may wait for the device, which may be in a receive that was posted
+ * early and whose sender waits for that very kernel. The driver looks at this when it starts; what the user says counts. */
+static void load_kernels_early(void)
+{
+    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+}
+
 static loom_status find_device(const loom_device *device, int ordinal)
 {
     int count = 0; /* CUDA leaves it untouched when it fails */
@@ -100,6 +107,7 @@ static loom_status device_open(loom_device *device, const loom_device_config *co
     pthread_mutex_init(&d->lock, NULL);
     device->native = d;
     device->threads = 1; /* of the host; kernels bring their own */
+    load_kernels_early();
     LOOM_TRY(find_device(device, d->ordinal));
     LOOM_TRY(loom_cuda_enter(device));
     LOOM_TRY(loom_cuda_check(device, cudaDeviceGetStreamPriorityRange(&d->priority_least, &d->priority_greatest),
