@@ -18,24 +18,36 @@ static bool is_plain(const loom_rehearsing *r, int block)
     return r->request->jitter == 0;
 }
 
-static void sum_actions(const loom_rehearsing *r, int block, int stage, loom_rehearsed_stage *s)
+static double exposed_of(const loom_rehearsed_stage *s)
 {
-    const loom_stage_actions *list = &r->schedule->stage[stage];
-
-    *s = (loom_rehearsed_stage){0};
-    for (int i = 0; i < list->count; i++) {
-        double compute, exposed[LOOM_EXPOSED];
-        loom_rehearsing_action(r, block, stage, &list->at[i], &compute, exposed);
-        s->compute_s += compute * 1e-6;
-        s->tp_s += exposed[LOOM_EXPOSED_TP] * 1e-6;
-        s->cp_s += exposed[LOOM_EXPOSED_CP] * 1e-6;
-        s->ep_s += exposed[LOOM_EXPOSED_EP] * 1e-6;
-        s->dp_s += exposed[LOOM_EXPOSED_DP] * 1e-6;
-    }
+    return s->tp_s + s->cp_s + s->ep_s + s->dp_s;
 }
 
-/* Runs the blocks and keeps, for every stage, the latest end and the block that has it. */
-static loom_status run_blocks(loom_rehearsing *r, loom_rehearsal *out, double *end_s, int *block_of)
+static double busy_of(const loom_rehearsed_stage *s)
+{
+    return s->compute_s + exposed_of(s);
+}
+
+/* What a stage does on a block's timeline. */
+static loom_rehearsed_stage stage_of(const loom_rehearsing *r, int block, int stage, const loom_timeline *line)
+{
+    loom_rehearsed_stage s = {.end_s = line->last_us[stage] * 1e-6, .reduction_s = r->tail[stage].reduction_s};
+
+    for (int i = 0; i < r->schedule->stage[stage].count; i++) {
+        double compute, exposed[LOOM_EXPOSED];
+        loom_rehearsing_action(r, block, stage, i, line, &compute, exposed);
+        s.compute_s += compute * 1e-6;
+        s.tp_s += exposed[LOOM_EXPOSED_TP] * 1e-6;
+        s.cp_s += exposed[LOOM_EXPOSED_CP] * 1e-6;
+        s.ep_s += exposed[LOOM_EXPOSED_EP] * 1e-6;
+        s.dp_s += exposed[LOOM_EXPOSED_DP] * 1e-6;
+    }
+    s.wait_s = fmax(0, s.end_s - busy_of(&s));
+    return s;
+}
+
+/* Runs the blocks and keeps every stage as it is on the block on which it ends last. */
+static loom_status run_blocks(loom_rehearsing *r, loom_rehearsal *out, int *block_of)
 {
     bool ran_plain = false;
 
@@ -50,16 +62,19 @@ static loom_status run_blocks(loom_rehearsing *r, loom_rehearsal *out, double *e
             return status;
         out->timelines++;
         for (int stage = 0; stage < r->layout->pp; stage++)
-            if (line.last_us[stage] * 1e-6 > end_s[stage]) {
-                end_s[stage] = line.last_us[stage] * 1e-6;
+            if (line.last_us[stage] * 1e-6 > out->stage[stage].end_s) {
+                out->stage[stage] = stage_of(r, block, stage, &line);
                 block_of[stage] = block;
             }
         loom_timeline_free(&line);
     }
+    for (int stage = 0; stage < r->layout->pp; stage++)
+        if (busy_of(&out->stage[stage]) > busy_of(&out->stage[out->busiest]))
+            out->busiest = stage;
     return LOOM_OK;
 }
 
-static loom_status run_undisturbed(loom_rehearsing *r, double *end_s, double *step_s)
+static loom_status run_undisturbed(loom_rehearsing *r, loom_rehearsed_stage *stages, double *step_s)
 {
     loom_timeline line;
     loom_status status = loom_rehearsing_run(r, LOOM_UNDISTURBED, true, &line);
@@ -67,57 +82,32 @@ static loom_status run_undisturbed(loom_rehearsing *r, double *end_s, double *st
     if (status < 0)
         return status;
     for (int stage = 0; stage < r->layout->pp; stage++)
-        end_s[stage] = line.last_us[stage] * 1e-6;
-    *step_s = loom_rehearsing_end(r, end_s, false).step_s;
+        stages[stage] = stage_of(r, LOOM_UNDISTURBED, stage, &line);
+    *step_s = loom_rehearsing_end(r, stages, false).step_s;
     loom_timeline_free(&line);
     return LOOM_OK;
 }
 
-static double exposed_of(const loom_rehearsed_stage *s)
-{
-    return s->tp_s + s->cp_s + s->ep_s + s->dp_s;
-}
-
-static double busy_of(const loom_rehearsed_stage *s)
-{
-    return s->compute_s + exposed_of(s);
-}
-
-/* `plain_end_s` [pp]: when the stages end undisturbed. */
-static loom_slowdown slowdown_of(const loom_rehearsing *r, const loom_rehearsal *h, const double *plain_end_s)
+/* `plain` [stages]: undisturbed. */
+static loom_slowdown slowdown_of(const loom_rehearsal *h, const loom_rehearsed_stage *plain)
 {
     loom_slowdown most = {0};
     double most_s = 0;
 
     for (int stage = 0; stage < h->stages; stage++) {
-        const loom_rehearsed_stage *now = &h->stage[stage];
-        loom_rehearsed_stage plain;
-        sum_actions(r, LOOM_UNDISTURBED, stage, &plain);
-        double grown_s = busy_of(now) - busy_of(&plain), later_s = now->end_s - plain_end_s[stage];
+        const loom_rehearsed_stage *now = &h->stage[stage], *before = &plain[stage];
+        double grown_s = busy_of(now) - busy_of(before), later_s = now->end_s - before->end_s;
         if (grown_s > most_s) {
             most_s = grown_s;
             most = (loom_slowdown){.stage = stage,
-                                   .passes_s = now->compute_s - plain.compute_s,
-                                   .links_s = exposed_of(now) - exposed_of(&plain),
+                                   .passes_s = now->compute_s - before->compute_s,
+                                   .links_s = exposed_of(now) - exposed_of(before),
                                    .hidden_s = grown_s - later_s,
                                    .behind_s = h->step_s - h->undisturbed_s - later_s,
-                                   .compute_share = plain.compute_s / h->undisturbed_s};
+                                   .compute_share = before->compute_s / h->undisturbed_s};
         }
     }
     return most;
-}
-
-static void fill_stages(const loom_rehearsing *r, loom_rehearsal *out, const double *end_s, const int *block_of)
-{
-    for (int stage = 0; stage < r->layout->pp; stage++) {
-        loom_rehearsed_stage *s = &out->stage[stage];
-        sum_actions(r, block_of[stage], stage, s);
-        s->end_s = end_s[stage];
-        s->wait_s = fmax(0, s->end_s - busy_of(s));
-        s->reduction_s = r->tail[stage].reduction_s;
-        if (busy_of(s) > busy_of(&out->stage[out->busiest]))
-            out->busiest = stage;
-    }
 }
 
 /* Computing as the planner splits it, scaled to what it took here. */
@@ -188,14 +178,13 @@ static loom_status tell_path(loom_rehearsing *r, int block, int stage, char **te
     return status;
 }
 
-/* `end_s` and `plain_end_s` [pp] begin as zeros. */
-static loom_status rehearse(loom_rehearsing *r, loom_rehearsal *out, double *end_s, double *plain_end_s, int *block_of)
+static loom_status rehearse(loom_rehearsing *r, loom_rehearsal *out, loom_rehearsed_stage *plain, int *block_of)
 {
     loom_status status;
 
-    LOOM_TRY(run_undisturbed(r, plain_end_s, &out->undisturbed_s));
-    LOOM_TRY(run_blocks(r, out, end_s, block_of));
-    loom_step_end end = loom_rehearsing_end(r, end_s, true);
+    LOOM_TRY(run_undisturbed(r, plain, &out->undisturbed_s));
+    LOOM_TRY(run_blocks(r, out, block_of));
+    loom_step_end end = loom_rehearsing_end(r, out->stage, true);
     out->step_s = end.step_s;
     out->stages = r->layout->pp;
     out->replicas_together = r->block;
@@ -203,8 +192,7 @@ static loom_status rehearse(loom_rehearsing *r, loom_rehearsal *out, double *end
     out->last_replica = block_of[end.stage] * r->block;
     for (int stage = 0; stage < r->layout->pp; stage++)
         out->actions += r->schedule->stage[stage].count;
-    fill_stages(r, out, end_s, block_of);
-    out->slowdown = slowdown_of(r, out, plain_end_s);
+    out->slowdown = slowdown_of(out, plain);
     LOOM_TRY(split_step(r, out, &end, block_of[out->busiest]));
     LOOM_TRY(tell_path(r, block_of[end.stage], end.stage, &out->critical_path));
     return LOOM_OK;
@@ -236,19 +224,19 @@ loom_status loom_rehearse(const loom_rehearsal_request *request, loom_rehearsal 
     loom_rehearsing *r = malloc(sizeof *r);
     loom_rehearsal out = {0};
     size_t stages = (size_t)request->layout->pp;
-    double *end_s = calloc(2 * stages, sizeof *end_s);
+    loom_rehearsed_stage *plain = calloc(stages, sizeof *plain);
     int *block_of = calloc(stages, sizeof *block_of);
     loom_status status = LOOM_OK;
 
     out.stage = calloc(stages, sizeof *out.stage);
-    if (!r || !end_s || !block_of || !out.stage)
+    if (!r || !plain || !block_of || !out.stage)
         status = loom_fail(LOOM_E_MEMORY, "no memory for a rehearsal of %zu stages", stages);
     if (status == LOOM_OK && (status = loom_rehearsing_open(request, r)) == LOOM_OK) {
-        status = rehearse(r, &out, end_s, end_s + stages, block_of);
+        status = rehearse(r, &out, plain, block_of);
         loom_rehearsing_close(r);
     }
     free(r);
-    free(end_s);
+    free(plain);
     free(block_of);
     if (status == LOOM_OK)
         status = play_run(request, &out);

@@ -46,19 +46,19 @@ int loom_rehearsing_blocks(const loom_rehearsing *r);
 enum { LOOM_UNDISTURBED = -1 }; /* as a block: a pipeline on which nothing is injected */
 /* `messages`: they take time. */
 loom_status loom_rehearsing_run(loom_rehearsing *r, int block, bool messages, loom_timeline *timeline);
-/* Seconds of an action by itself: computing, and exposed communication by axis, as it was run on that block. */
-void loom_rehearsing_action(const loom_rehearsing *r, int block, int stage, const loom_action *action, double *compute_us, double exposed_us[LOOM_EXPOSED]);
+/* What an action of a block's timeline spent: computing, and exposed communication by axis. */
+void loom_rehearsing_action(const loom_rehearsing *r, int block, int stage, int index, const loom_timeline *timeline, double *compute_us, double exposed_us[LOOM_EXPOSED]);
 /* The critical path of a timeline back from the end of `stage`, in words. */
 loom_status loom_critical_path(const loom_rehearsing *r, int block, const loom_timeline *timeline, int stage, char **text);
 
 /* The run of a request that has one, of steps that take `step_s`. */
 loom_run_request loom_rehearsed_run(const loom_rehearsal_request *request, double step_s);
 
-/* What comes after the pipelines. `end_s` [pp] is when each stage is done with its passes on the slowest pipeline. */
+/* What comes after the pipelines. `stages` [pp]: as they are on the pipelines that make them end last. */
 typedef struct loom_step_end {
     double reduced_s, optimizer_s, other_s, step_s;
     int stage; /* whose gradients are whole last */
 } loom_step_end;
-loom_step_end loom_rehearsing_end(const loom_rehearsing *r, const double *end_s, bool disturbed);
+loom_step_end loom_rehearsing_end(const loom_rehearsing *r, const loom_rehearsed_stage *stages, bool disturbed);
 
 #endif

@@ -246,7 +246,7 @@ static void add_actions(loom_text *out, const loom_rehearsing *r, int rank, int 
         if (!(t->end_us > t->start_us))
             continue;
         add_event(out, rank, loom_action_describe(&list->at[i], name, sizeof name), t->start_us, t->end_us - t->start_us);
-        loom_rehearsing_action(r, block, stage, &list->at[i], &compute, exposed);
+        loom_rehearsing_action(r, block, stage, i, line, &compute, exposed);
         loom_text_add(out, ",\"args\":{\"compute_us\":%.3f", compute);
         for (int axis = 0; axis < LOOM_EXPOSED; axis++)
             if (exposed[axis] > 0)

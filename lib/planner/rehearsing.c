@@ -8,6 +8,7 @@
 #include "core/random.h"
 #include "core/try.h"
 #include "planner/calibrate.h"
+#include "planner/crowd.h"
 
 /* --- costs ------------------------------------------------------------------------------------------------------------------ */
 
@@ -304,10 +305,22 @@ static double transfer_us(void *context, int from, int to, const loom_action *pr
     return p->messages ? p->r->hop_us * fmax(factor_of(p, from).link, factor_of(p, to).link) : 0;
 }
 
-void loom_rehearsing_action(const loom_rehearsing *r, int block, int stage, const loom_action *a, double *compute_us, double exposed_us[LOOM_EXPOSED])
+void loom_rehearsing_action(const loom_rehearsing *r, int block, int stage, int index, const loom_timeline *line, double *compute_us, double exposed_us[LOOM_EXPOSED])
 {
     const playing p = {r, block, true};
-    cost_of(&p, stage, a, compute_us, exposed_us);
+    const loom_action_time *time = &line->at[stage][index];
+    double whole;
+
+    cost_of(&p, stage, &r->schedule->stage[stage].at[index], compute_us, exposed_us);
+    if (r->job.machine.crowd <= 1)
+        return;
+    whole = *compute_us; /* on shared cores it took less while others waited */
+    for (int i = 0; i < LOOM_EXPOSED; i++)
+        whole += exposed_us[i];
+    double share = whole > 0 ? (time->end_us - time->start_us) / whole : 1;
+    *compute_us *= share;
+    for (int i = 0; i < LOOM_EXPOSED; i++)
+        exposed_us[i] *= share;
 }
 
 loom_status loom_rehearsing_run(loom_rehearsing *r, int block, bool messages, loom_timeline *timeline)
@@ -315,7 +328,11 @@ loom_status loom_rehearsing_run(loom_rehearsing *r, int block, bool messages, lo
     playing p = {r, block, messages};
     const loom_schedule_costs costs = {&p, action_us, transfer_us, NULL, loom_soft(&r->job, LOOM_SOFT_P2P_EXPOSED)};
 
-    return loom_schedule_simulate(r->schedule, &costs, timeline);
+    loom_status status = loom_schedule_simulate(r->schedule, &costs, timeline);
+
+    if (status == LOOM_OK && (status = loom_crowd_timeline(&r->job.machine, r->schedule, timeline)) < 0)
+        loom_timeline_free(timeline);
+    return status;
 }
 
 /* --- behind the pipelines --------------------------------------------------------------------------------------------------------- */
@@ -333,14 +350,14 @@ static loom_stage_factor worst_of_stage(const loom_rehearsing *r, int stage)
 }
 
 /* A stage's gradients are summed when its last pipeline is done; the norm joins all stages, so the optimizer waits for all. */
-loom_step_end loom_rehearsing_end(const loom_rehearsing *r, const double *end_s, bool disturbed)
+loom_step_end loom_rehearsing_end(const loom_rehearsing *r, const loom_rehearsed_stage *stages, bool disturbed)
 {
     loom_step_end e = {0};
     int world = loom_layout_world(r->layout);
 
     for (int stage = 0; stage < r->layout->pp; stage++) {
         loom_stage_factor f = disturbed ? worst_of_stage(r, stage) : (loom_stage_factor){1, 1};
-        double reduced = end_s[stage] + r->tail[stage].reduction_s * f.link;
+        double reduced = stages[stage].end_s + r->tail[stage].reduction_s * f.link;
         if (reduced > e.reduced_s) {
             e.reduced_s = reduced;
             e.stage = stage;

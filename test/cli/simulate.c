@@ -18,16 +18,21 @@ typedef struct rehearsal_case {
     loom_rehearsal_request request;
 } rehearsal_case;
 
-static void open_case(rehearsal_case *c, const loom_model *model, int nodes, int64_t batch, const char *layout)
+static void open_case_on(rehearsal_case *c, const char *cluster, const loom_model *model, int64_t batch, const char *layout)
 {
-    char cluster[160];
-    int length = snprintf(cluster, sizeof cluster, "cluster: {nodes: %d, gpus_per_node: 8, gpu: h100-80g, nvlink_domain: 8, nic_gbps_per_gpu: 400}", nodes);
-
     *c = (rehearsal_case){0};
-    assert_ok(loom_topology_parse("cluster.yaml", cluster, (size_t)length, &c->topology));
+    assert_ok(loom_topology_parse("cluster.yaml", cluster, strlen(cluster), &c->topology));
     c->plan = (loom_plan_request){.model = model, .topology = c->topology, .train = {.global_batch = batch, .seq = model->seq, .precision = LOOM_BF16}};
     assert_ok(loom_plan_layout(&c->plan, layout, &c->layout));
     c->request = (loom_rehearsal_request){.plan = &c->plan, .layout = &c->layout};
+}
+
+static void open_case(rehearsal_case *c, const loom_model *model, int nodes, int64_t batch, const char *layout)
+{
+    char cluster[160];
+
+    snprintf(cluster, sizeof cluster, "cluster: {nodes: %d, gpus_per_node: 8, gpu: h100-80g, nvlink_domain: 8, nic_gbps_per_gpu: 400}", nodes);
+    open_case_on(c, cluster, model, batch, layout);
 }
 
 static loom_rehearsal rehearsed(const rehearsal_case *c)
@@ -65,6 +70,24 @@ static void undisturbed_it_is_the_predicted_step(void **state)
         open_case(&c, &dense, 8, 256, layouts[i]);
         assert_ok(loom_plan_predict(&c.plan, &c.layout, p));
         assert_near(step_of(&c), p->step_s, 0.01 * p->step_s); /* stages end one after another there, here as simulated */
+        loom_topology_free(c.topology);
+    }
+    free(p);
+}
+
+/* Four ranks on two cores: a stage is quicker while others wait, in the prediction and here. */
+static void on_shared_cores_it_is_the_predicted_step_too(void **state)
+{
+    static const loom_model small = {.name = "small", .layers = 8, .hidden = 512, .heads = 8, .kv_heads = 8, .head_dim = 64, .ffn = 2048, .vocab = 1000, .seq = 256, .mlp = LOOM_GELU_TANH};
+    static const char *const layouts[] = {"pp=4,mbs=1", "pp=2,dp=2,mbs=1", "tp=4,mbs=4", "pp=4,mbs=1,schedule=gpipe", "tp=2,pp=2,vpp=4,mbs=1"};
+    rehearsal_case c;
+    loom_prediction *p = calloc(1, sizeof *p);
+
+    for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
+        open_case_on(&c, "cluster: {nodes: 1, cpu_ranks_per_node: 4, cores_per_node: 2, memory_gib_per_node: 16}", &small, 16, layouts[i]);
+        c.plan.train.precision = LOOM_F32;
+        assert_ok(loom_plan_predict(&c.plan, &c.layout, p));
+        assert_near(step_of(&c), p->step_s, 0.001 * p->step_s);
         loom_topology_free(c.topology);
     }
     free(p);
@@ -342,6 +365,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(undisturbed_it_is_the_predicted_step),
+        cmocka_unit_test(on_shared_cores_it_is_the_predicted_step_too),
         cmocka_unit_test(without_pipeline_one_slow_rank_slows_all_by_its_factor),
         cmocka_unit_test(in_a_long_pipeline_the_slow_stage_sets_the_pace),
         cmocka_unit_test(in_1f1b_a_slow_stage_hides_as_many_micro_batches_as_it_warms_up),
