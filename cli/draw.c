@@ -111,6 +111,8 @@ static loom_status draw_planned(const char *operand, const draw_arguments *a, co
     loom_plan_request plan = {.topology = topology};
     loom_status status = file ? layout_file_for_plan(operand, a->model, a->global_batch, file, &plan) : loom_fail(LOOM_E_MEMORY, "no memory for a layout");
 
+    if (status == LOOM_OK && a->what == MEMORY && loom_forecast_check(&plan.run) < 0)
+        fprintf(stderr, "rankloom draw: %s; the picture is of formulas\n", loom_last_error());
     if (status == LOOM_OK)
         status = a->what == MEMORY ? loom_memory_svg(&plan, &file->layout, a->micro_batches, text) : loom_timeline_svg(&plan, &file->layout, a->micro_batches, text);
     free(file);

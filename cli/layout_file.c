@@ -79,10 +79,22 @@ static const loom_node *read_named_layout(source *s)
     return NULL;
 }
 
+/* What changes a run's memory beside its model and layout. */
+static void read_options(source *s)
+{
+    const loom_node *data = loom_node_get(s->root, "data"), *moe = loom_node_get(s->root, "moe");
+    loom_run_options *run = &s->file->run;
+    const char *dispatch = loom_node_text(loom_node_get(moe, "dispatch"));
+
+    run->packed = loom_node_get(data, "separator") != NULL;
+    run->gathers_experts = dispatch && strcmp(dispatch, "allgather") == 0;
+    loom_read_f64(s->reader, moe, "capacity_factor", 0, 1e6, &run->capacity_factor);
+}
+
 /* A run file: what concerns the layout is judged, the rest belongs to the trainer. */
 static const loom_node *read_run(source *s)
 {
-    static const char *const others[] = {"data", "output"};
+    static const char *const others[] = {"data", "moe", "output"};
     static const char *const values[] = {"init", "device", "topology"};
     const loom_node *train = loom_read_map(s->reader, s->root, "train");
     loom_layout *l = &s->file->layout;
@@ -95,6 +107,7 @@ static const loom_node *read_run(source *s)
     }
     for (size_t i = 0; i < sizeof values / sizeof *values; i++)
         loom_read_text(s->reader, s->root, values[i], &text);
+    read_options(s);
     read_model(s);
     loom_layout_default(s->file->has_model ? &s->file->model : NULL, l);
     s->file->train.precision = LOOM_F32; /* the trainer's */
@@ -181,6 +194,7 @@ loom_status layout_file_for_plan(const char *operand, const char *model_path, in
         return loom_fail(LOOM_E_INVALID, "%s: says no model; --model FILE does", operand);
     layout->global_batch = global_batch > 0 ? global_batch : layout->global_batch;
     layout->seq = layout->seq > 0 ? layout->seq : file->model.seq;
+    plan->run = file->run;
     plan->train = file->train;
     plan->train.global_batch = layout->global_batch;
     plan->train.seq = layout->seq;

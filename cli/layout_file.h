@@ -9,6 +9,7 @@ typedef struct layout_file {
     loom_layout layout; /* resolved */
     loom_model model;
     bool has_model;
+    loom_run_options run;   /* of a run file */
     loom_train_shape train; /* of the model's file; a run trains in f32. The batch and the sequence are in `layout` */
 } layout_file;
 

@@ -41,6 +41,15 @@ typedef struct loom_rank_forecast {
     loom_expert_rows rows;                        /* that the bytes stand on */
 } loom_rank_forecast;
 
+/* What a run has beside model and layout. All zero is what forecasts are of. */
+typedef struct loom_run_options {
+    bool packed;            /* documents one behind the other in a sequence */
+    bool gathers_experts;   /* tokens go to experts by all-gather */
+    double capacity_factor; /* of experts; 0: nothing is dropped */
+} loom_run_options;
+/* LOOM_E_UNSUPPORTED names what of it changes buffers or traffic in a way that forecasts do not know. */
+LOOM_API loom_status loom_forecast_check(const loom_run_options *options);
+
 /* `layout` is whole and legal. `rows` NULL: a balanced load. What this engine does not train is LOOM_E_UNSUPPORTED. */
 LOOM_API loom_status loom_forecast_rank(const loom_model *model, const loom_layout *layout, int rank, const loom_expert_rows *rows,
                                         loom_rank_forecast *forecast);

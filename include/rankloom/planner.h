@@ -5,6 +5,7 @@
 
 #include <rankloom/layout.h>
 #include <rankloom/text.h>
+#include <rankloom/forecast.h>
 #include <rankloom/topology.h>
 LOOM_BEGIN
 
@@ -34,6 +35,7 @@ typedef struct loom_plan_request {
     int keep;    /* layouts to hand out; 0: 5, at most 32 */
     bool pareto; /* fill the front */
     bool advise; /* look for changes that would gain: several searches more */
+    loom_run_options run; /* of a run of this engine: what its forecast of memory does not know leaves the formulas for other software */
 } loom_plan_request;
 
 /* --- one layout in full -------------------------------------------------------------------------------------------------------- */
@@ -93,6 +95,7 @@ typedef struct loom_prediction {
     loom_stage_memory memory[LOOM_MAX_STAGES];
     int fullest;         /* stage */
     double memory_limit; /* bytes, margin taken off */
+    bool memory_exact;   /* what this engine will allocate, to the byte (forecast.h); else formulas */
     bool fits;
 } loom_prediction;
 

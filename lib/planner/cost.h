@@ -105,7 +105,8 @@ typedef struct loom_job {
     loom_machine machine;
     loom_constant soft[LOOM_SOFT_COUNT];
     int64_t seq, global_batch;
-    bool own;                     /* trained by this engine as it is (f32): its memory is known to the byte */
+    bool own;                     /* trained by this engine as it is (f32) */
+    bool forecast;                /* and its memory is known to the byte */
     int bits;                     /* of GEMM inputs: 32, 16, 8 or 4 */
     double element;               /* bytes of an activation: 2, or 4 when training in f32 */
     loom_calibration calibration; /* by steps that were measured; the constants are moved already */

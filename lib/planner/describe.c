@@ -82,6 +82,8 @@ static void tell_memory(loom_text *out, const loom_prediction *p)
     }
     if (p->stages > 8)
         loom_text_add(out, "  (%d stages; --format json has them all)\n", p->stages);
+    if (p->memory_exact)
+        loom_text_add(out, "  memory    as this engine allocates it, to the byte%s\n", p->layout.ep * p->layout.etp > 1 ? " under a balanced load of experts" : "");
 }
 
 static void tell_order(loom_text *out, const loom_layout *l)
@@ -244,7 +246,7 @@ static void json_prediction(loom_text *out, const loom_prediction *p, const char
     loom_text_add_field(out, "bubble", p->bubble, ",");
     loom_text_add_field(out, "default_share", p->default_share, ",");
     loom_text_add_field(out, "memory_limit_gib", loom_gib(p->memory_limit), ",");
-    loom_text_add(out, "\"fits\":%s,", p->fits ? "true" : "false");
+    loom_text_add(out, "\"memory_exact\":%s,\"fits\":%s,", p->memory_exact ? "true" : "false", p->fits ? "true" : "false");
     json_memory(out, p);
     loom_text_add(out, ",");
     json_breakdown(out, p);

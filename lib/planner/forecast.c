@@ -1,6 +1,7 @@
 /* A rank's memory and traffic, to the byte. */
 #include "planner/forecast.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include <rankloom/engine.h>
@@ -10,6 +11,17 @@ const char *loom_rank_group_name(loom_rank_group group)
     static const char *const names[LOOM_GROUPS] = {"tp", "cp", "dp", "pp", "etp", "ep", "edp", "gradient", "tied", "kv", "stage", "world"};
 
     return (unsigned)group < LOOM_GROUPS ? names[group] : "?";
+}
+
+loom_status loom_forecast_check(const loom_run_options *options)
+{
+    char unknown[128] = "";
+
+    snprintf(unknown, sizeof unknown, "%s%s%s", options->packed ? ", packed documents" : "", options->gathers_experts ? ", experts by all-gather" : "",
+             options->capacity_factor > 0 ? ", a capacity of experts" : "");
+    if (unknown[0])
+        return loom_fail(LOOM_E_UNSUPPORTED, "the forecast to the byte does not know %s", unknown + 2);
+    return LOOM_OK;
 }
 
 static void view_layers(loom_rank_view *v)
@@ -72,21 +84,30 @@ static void choose_rows(const loom_rank_view *v, const loom_expert_rows *given, 
     }
 }
 
+loom_status loom_forecast_on(const loom_model *model, const loom_layout *layout, const loom_schedule *schedule, int rank, const loom_expert_rows *rows,
+                             loom_rank_forecast *f)
+{
+    loom_rank_view view;
+
+    memset(f, 0, sizeof *f);
+    view_of(model, layout, rank, schedule, &view);
+    choose_rows(&view, rows, &f->rows);
+    f->parameters = loom_view_params(&view);
+    loom_status status = loom_forecast_memory(&view, f);
+    if (status >= 0)
+        loom_forecast_traffic(&view, f);
+    return status;
+}
+
 loom_status loom_forecast_rank(const loom_model *model, const loom_layout *layout, int rank, const loom_expert_rows *rows, loom_rank_forecast *f)
 {
     loom_schedule *schedule;
-    loom_rank_view view;
     loom_status status = loom_engine_check_model(model);
 
     memset(f, 0, sizeof *f);
     if (status < 0 || (status = loom_engine_check_layout(layout)) < 0 || (status = loom_schedule_for_layout(layout, &schedule)) < 0)
         return status;
-    view_of(model, layout, rank, schedule, &view);
-    choose_rows(&view, rows, &f->rows);
-    f->parameters = loom_view_params(&view);
-    status = loom_forecast_memory(&view, f);
-    if (status >= 0)
-        loom_forecast_traffic(&view, f);
+    status = loom_forecast_on(model, layout, schedule, rank, rows, f);
     loom_schedule_free(schedule);
     return status;
 }

@@ -33,6 +33,10 @@ typedef struct loom_rank_view {
     int64_t elements[LOOM_CLASSES]; /* of each class's flat buffer */
 } loom_rank_view;
 
+/* loom_forecast_rank() of what the engine trains, with the layout's schedule at hand. */
+loom_status loom_forecast_on(const loom_model *model, const loom_layout *layout, const loom_schedule *schedule, int rank, const loom_expert_rows *rows,
+                             loom_rank_forecast *forecast);
+
 /* Ranks that share the buffer of a class, and over whom optimizer state is spread. */
 int loom_class_parts(const loom_layout *layout, loom_param_class param_class);
 /* forecast_params.c: fills view->elements; returns the parameters without padding of the buffers. */

@@ -272,6 +272,7 @@ loom_status loom_job_make(const loom_plan_request *request, loom_job *job)
     loom_software_constants(framework, job->soft);
     read_precision(request, job);
     job->own = framework == loom_framework_find("rankloom") && job->bits == 32;
+    job->forecast = job->own && loom_forecast_check(&request->run) == LOOM_OK;
     job->repeat = loom_soft(job, LOOM_SOFT_FLASH) > 0 ? LOOM_REPEAT_NORM | LOOM_REPEAT_ACT | LOOM_REPEAT_LATENT : LOOM_REPEAT_CORE;
     job->imbalance = 1;
     return apply_overrides(request, framework, job);

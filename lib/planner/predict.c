@@ -5,9 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <rankloom/forecast.h>
+#include <rankloom/engine.h>
 
 #include "planner/calibrate.h"
+#include "planner/forecast.h"
 #include "planner/interval.h"
 #include "planner/job.h"
 #include "planner/limits.h"
@@ -47,10 +48,10 @@ static void use_simulation(const loom_job *job, const loom_degrees *g, const loo
     cost->seconds += grown * spread;
 }
 
-enum { MOST_FORECAST = 200000 }; /* actions of schedules to go through: about a tenth of a second */
+enum { MOST_FORECAST = 400000 }; /* actions of a schedule to go through: about a tenth of a second */
 
 /* The ledger's rows of a rank of this engine. Of tp ranks the first or the last holds most where features are cut unevenly. */
-static bool forecast_stage(const loom_job *job, const loom_layout *layout, int stage, loom_stage_memory *to)
+static bool forecast_stage(const loom_job *job, const loom_layout *layout, const loom_schedule *schedule, int stage, loom_stage_memory *to)
 {
     static const loom_memory_part part_of[LOOM_MEM_USES] = {
         [LOOM_MEM_WEIGHTS] = LOOM_MEMORY_WEIGHTS, [LOOM_MEM_GRADIENTS] = LOOM_MEMORY_GRADIENTS,     [LOOM_MEM_OPTIMIZER] = LOOM_MEMORY_OPTIMIZER,
@@ -59,7 +60,7 @@ static bool forecast_stage(const loom_job *job, const loom_layout *layout, int s
     loom_rank_forecast most = {0}, f;
 
     for (int tp = 0; tp < layout->tp; tp += layout->tp > 1 ? layout->tp - 1 : 1) {
-        if (loom_forecast_rank(&job->model, layout, loom_layout_rank(layout, (int[4]){tp, 0, 0, stage}), NULL, &f) < 0)
+        if (loom_forecast_on(&job->model, layout, schedule, loom_layout_rank(layout, (int[4]){tp, 0, 0, stage}), NULL, &f) < 0)
             return false;
         most = f.memory_total > most.memory_total ? f : most;
     }
@@ -73,17 +74,25 @@ static bool forecast_stage(const loom_job *job, const loom_layout *layout, int s
     return true;
 }
 
+static bool forecast_stages(const loom_job *job, const loom_layout *layout, const loom_schedule *schedule, loom_stage_memory *to)
+{
+    for (int stage = 0; stage < layout->pp; stage++)
+        if (!forecast_stage(job, layout, schedule, stage, &to[stage]))
+            return false;
+    return true;
+}
+
 /* What this engine does not train keeps the formulas for frameworks. */
 static void forecast_memory(const loom_job *job, loom_prediction *p)
 {
     loom_layout layout = p->layout;
-    int64_t actions = 4 * p->micro_batches * layout.pp * layout.vpp;
+    loom_schedule *schedule;
 
-    if (!job->own || loom_layout_check(&layout, &job->model, 0) < 0 || actions * layout.pp > MOST_FORECAST)
+    if (!job->forecast || loom_layout_check(&layout, &job->model, 0) < 0 || 4 * p->micro_batches * layout.pp * layout.vpp > MOST_FORECAST ||
+        loom_engine_check_model(&job->model) < 0 || loom_engine_check_layout(&layout) < 0 || loom_schedule_for_layout(&layout, &schedule) < 0)
         return;
-    for (int stage = 0; stage < layout.pp; stage++)
-        if (!forecast_stage(job, &layout, stage, &p->memory[stage]))
-            return;
+    p->memory_exact = forecast_stages(job, &layout, schedule, p->memory);
+    loom_schedule_free(schedule);
 }
 
 static void fill_memory(const loom_job *job, const loom_degrees *g, const int *chunk_layers, double limit, loom_prediction *p)

@@ -137,6 +137,19 @@ static void a_layout_in_a_file_is_the_layout_in_one_line(void **state)
     remove_file("m.yaml");
 }
 
+static void draw_says_where_a_run_has_what_no_forecast_knows(void **state)
+{
+    static const char run[] = "model: {layers: 4, hidden: 64, heads: 4, kv_heads: 2, ffn: 96, vocab: 128, seq: 32, experts: {count: 4, top_k: 2, ffn: 96}}\n"
+                              "data: {path: book.txt, tokenizer: bytes, separator: 10}\n"
+                              "train: {steps: 3, global_batch: 8, seq: 32}\n"
+                              "moe: {dispatch: allgather, capacity_factor: 1.5}\n"
+                              "layout: {tp: 2, pp: 2, dp: 2}\n";
+
+    assert_int_equal(rankloom("draw %s --what memory -t %s", rankloom_file("run.yaml", run), test_data("clusters/h100-2x8.yaml")), 0);
+    assert_said("does not know packed documents, experts by all-gather, a capacity of experts; the picture is of formulas");
+    remove_file("run.yaml");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -148,6 +161,7 @@ int main(void)
         cmocka_unit_test(verify_writes_orders_that_it_reads),
         cmocka_unit_test(draw_writes_a_picture),
         cmocka_unit_test(a_layout_in_a_file_is_the_layout_in_one_line),
+        cmocka_unit_test(draw_says_where_a_run_has_what_no_forecast_knows),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -548,6 +548,29 @@ static void chunks_are_chosen_in_virtual_time(void **state)
     close_room(&r);
 }
 
+/* What a forecast does not know of a run makes no figure to the byte. */
+static void memory_is_exact_for_the_runs_that_the_forecast_knows(void **state)
+{
+    static const char layout[] = "tp=2,pp=2,dp=2,zero=1,schedule=zb-h1";
+    const loom_run_options unknown[] = {{.packed = true}, {.gathers_experts = true}, {.capacity_factor = 1.25}};
+    room r;
+
+    open_room(&r, "tiny-8l", "h100-1x8");
+    assert_false(predict(&r, layout).memory_exact); /* in bf16 */
+    r.request.train.precision = LOOM_F32;
+    loom_prediction exact = predict(&r, layout);
+    loom_rank_forecast f;
+    assert_true(exact.memory_exact);
+    assert_ok(loom_forecast_rank(&r.model, &exact.layout, 0, NULL, &f));
+    assert_true(exact.memory[0].allocated == (double)f.memory_total);
+    for (int i = 0; i < 3; i++) {
+        r.request.run = unknown[i];
+        assert_false(predict(&r, layout).memory_exact);
+        assert_refused(loom_forecast_check(&unknown[i]), LOOM_E_UNSUPPORTED, "does not know");
+    }
+    close_room(&r);
+}
+
 static void a_plan_for_this_engine_is_one_that_it_runs(void **state)
 {
     static const char *const sharded[] = {"zero=3", "dp>1", NULL};
@@ -729,6 +752,7 @@ int main(void)
         cmocka_unit_test(h04_each_kind_of_communication_is_exposed_or_hidden_by_itself),
         cmocka_unit_test(h07_tensor_parallelism_stays_off_slow_links),
         cmocka_unit_test(chunks_are_chosen_in_virtual_time),
+        cmocka_unit_test(memory_is_exact_for_the_runs_that_the_forecast_knows),
         cmocka_unit_test(a_plan_for_this_engine_is_one_that_it_runs),
         cmocka_unit_test(a_measured_step_moves_predictions_and_narrows_them),
         cmocka_unit_test(a_measured_step_moves_what_it_speaks_of),
