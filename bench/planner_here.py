@@ -3,7 +3,7 @@
 
   bench/planner_here.py --build build --out /tmp/here [--ranks 4] [--steps 4] [--rounds 1] [--micro 1,4] [--budget 20] [--topology T.yaml]
 
-Layouts: every legal split of the ranks over tp, cp, pp and dp, with each kind of cp, one and two chunks a stage, and the given micro-batches; ZeRO-1 and
+Layouts: every legal split of the ranks over tp, cp, pp and dp, with each kind of cp, each schedule (one and two chunks a stage), and the given micro-batches; ZeRO-1 and
 sequence parallelism where they apply. Then the one that `rankloom plan` picks from its whole space. Each is run with gpt_3d for --steps steps a round,
 rounds over all of them one after another; its time is the median of the steps behind the first, of all rounds.
 
@@ -30,14 +30,20 @@ def layouts(world, heads, layers, seq, batch, micros):
                 for kind in ["ring"] if cp == 1 else ["ring", "allgather", "ulysses"]:
                     if kind == "ulysses" and heads % (tp * cp):
                         continue
-                    for vpp in [1, 2] if pp > 1 and 2 * pp <= layers else [1]:
+                    for schedule in schedules(pp, layers):
+                        vpp = 2 if schedule in ("interleaved", "zb-v") else 1
                         for micro in micros:
                             count = batch // (micro * dp)
-                            if batch % (micro * dp) or (vpp > 1 and count % pp):
+                            if batch % (micro * dp) or (schedule == "interleaved" and count % pp):
                                 continue
                             yield {"tp": tp, "cp": cp, "pp": pp, "vpp": vpp, "dp": dp, "zero": 1 if dp * cp > 1 else 0, "cp_kind": kind,
-                                   "sequence_parallel": "true" if tp > 1 else "false",
-                                   "schedule": "interleaved" if vpp > 1 else "1f1b", "micro_batch": micro}
+                                   "sequence_parallel": "true" if tp > 1 else "false", "schedule": schedule, "micro_batch": micro}
+
+
+def schedules(pp, layers):
+    if pp == 1:
+        return ["1f1b"]
+    return ["1f1b", "zb-h1"] + (["interleaved", "zb-v"] if 2 * pp <= layers else [])
 
 
 def say(command, **more):
@@ -49,7 +55,7 @@ def say(command, **more):
 
 def name(layout):
     kept = [f"{k}{layout[k]}" for k in ("tp", "cp", "pp", "vpp", "dp") if layout[k] > 1] + [f"mb{layout['micro_batch']}"]
-    return " ".join(kept + ([layout["cp_kind"]] if layout["cp"] > 1 else []))
+    return " ".join(kept + ([layout["schedule"]] if layout["pp"] > 1 else []) + ([layout["cp_kind"]] if layout["cp"] > 1 else []))
 
 
 def ranks_of(values):
@@ -112,8 +118,7 @@ def main():
         path = write_layout(index, layout)
         contenders.append({"name": name(layout), "file": path, "predicted": predict(path), "times": [], "bytes": None})
     planned = os.path.join(a.out, "planned.yaml")
-    say([rankloom, "plan", a.model, "--topology", topology, "--max-gpus", str(a.ranks), "--fix", "zero<2", "--exclude", "recompute=selective",
-         "--exclude", "schedule=zb-h1", "--exclude", "schedule=zb-v", "-o", planned])
+    say([rankloom, "plan", a.model, "--topology", topology, "--max-gpus", str(a.ranks), "-o", planned])
     contenders.append({"name": "planned", "file": planned, "predicted": predict(planned), "times": [], "bytes": None})
 
     for _ in range(a.rounds):
