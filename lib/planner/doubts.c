@@ -59,10 +59,11 @@ static double by_basis(const loom_job *job, loom_doubt which)
 
 double loom_doubt_spread(const loom_job *job, loom_doubt which)
 {
-    /* releases of a framework differ most in what they do around experts */
+    /* releases of a framework differ most in what they do around experts; a device that no step was timed on may keep more or less of its rates */
     double experts = which == LOOM_DOUBT_PACE && job->model.moe.experts > 0 ? 0.06 : 0;
+    double device = which == LOOM_DOUBT_PACE && job->machine.dev[LOOM_DEV_SUSTAINED].basis == LOOM_BASIS_DEFAULT ? 0.12 : 0;
 
-    return hypot(doubts[which].spread, experts) * by_basis(job, which);
+    return hypot(hypot(doubts[which].spread, experts), device) * by_basis(job, which);
 }
 
 double loom_layout_spread(const loom_job *job)
