@@ -20,7 +20,7 @@ const loom_device_kind loom_kind_cpu = {
             [LOOM_DEV_HOST_KERNEL] = LOOM_HABIT(1e-6, "a function call"),
             [LOOM_DEV_LINK_START] = LOOM_HABIT(2e-6, "shared memory"),
             [LOOM_DEV_LINK_HOP] = LOOM_HABIT(1e-6, "shared memory"),
-            [LOOM_DEV_LINK_TURN] = LOOM_STEPS(350e-6, "steps of GPT-2 10 M in 20 layouts of 4 ranks on 2 cores (bench/planner_here.py)"),
+            [LOOM_DEV_LINK_TURN] = LOOM_STEPS(80e-6, "steps of GPT-2 10 M in the 31 layouts of 4 ranks on 2 free cores with micro-batches of 4 (bench/planner_here.py)"),
             [LOOM_DEV_OVERLAP_TAX] = LOOM_HABIT(1, "the core that computes is the core that copies"),
         },
 };
