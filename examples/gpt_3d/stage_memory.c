@@ -19,7 +19,7 @@ static void carve_slot(gpt_carver *carver, const gpt_stage *stage, const gpt_chu
 
     for (int64_t i = chunk->has_embedding ? 0 : 1; i < chunk->layers; i++)
         gpt_carve(carver, &slot->x[i], rows);
-    if (chunk->has_head || (stage->shape.split_backward && chunk->layers > 0))
+    if (loom_chunk_keeps_gradient(chunk->layers, chunk->has_head, stage->shape.split_backward))
         gpt_carve(carver, &slot->d_out, rows);
     if (!stage->recompute)
         carve_saved(carver, stage, chunk, slot->saved);

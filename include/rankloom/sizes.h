@@ -63,6 +63,7 @@ LOOM_API void loom_kept_counts(const loom_model *model, const loom_rank_shape *s
 /* Inputs of blocks and the gradient of the last one's output that a chunk keeps of a micro-batch, [local_tokens, hidden] each: the first block's input is
  * the pipeline's, and so is the gradient, unless the head left it or the weights' half of a split backward reads it again. */
 LOOM_API int64_t loom_chunk_rows(int64_t layers, bool embedding, bool head, bool split_backward);
+LOOM_API bool loom_chunk_keeps_gradient(int64_t layers, bool head, bool split_backward); /* that gradient */
 
 /* Buffers that live within one call, shared by all blocks of a stage, and those of its ends. */
 enum {

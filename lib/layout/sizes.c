@@ -103,11 +103,16 @@ void loom_kept_counts(const loom_model *model, const loom_rank_shape *s, int64_t
     count[LOOM_KEPT_ACTIVE] = s->tokens * ffn;
 }
 
+bool loom_chunk_keeps_gradient(int64_t layers, bool head, bool split_backward)
+{
+    return head || (split_backward && layers > 0);
+}
+
 int64_t loom_chunk_rows(int64_t layers, bool embedding, bool head, bool split_backward)
 {
     int64_t inputs = layers - !embedding;
 
-    return (inputs > 0 ? inputs : 0) + (head || (split_backward && layers > 0));
+    return (inputs > 0 ? inputs : 0) + loom_chunk_keeps_gradient(layers, head, split_backward);
 }
 
 static int64_t larger(int64_t a, int64_t b)
