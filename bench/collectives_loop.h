@@ -9,7 +9,7 @@
 #ifndef COLLECTIVES_LOOP_H
 #define COLLECTIVES_LOOP_H
 
-#include "clock.h"
+#include "measure.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,13 +43,6 @@ typedef struct bench_maker {
 } bench_maker;
 
 enum { BENCH_BATCHES = 9 };
-
-static int bench_by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return x < y ? -1 : x > y;
-}
 
 /* Seconds of `calls` calls, each on buffers that were used in between; only the calls are timed. */
 static double bench_batch_touched(const bench_maker *m, bench_call call, size_t bytes, int calls)
@@ -85,8 +78,7 @@ static double bench_time(const bench_maker *m, bench_call call, size_t bytes, in
 
     for (int b = 0; b < BENCH_BATCHES; b++)
         batches[b] = (touched ? bench_batch_touched : bench_batch)(m, call, bytes, calls) / calls;
-    qsort(batches, BENCH_BATCHES, sizeof *batches, bench_by_value);
-    return batches[BENCH_BATCHES / 2];
+    return bench_median(batches, BENCH_BATCHES);
 }
 
 /* As many calls as fill about `seconds`, the same on all ranks. */

@@ -5,7 +5,7 @@
  *
  * Ranks share the sequences (cp) or the experts (ep). Tokens are those of a whole sequence, and of the experts' those of all ranks. `ms` is the median
  * over runs of the slowest rank's time; `ledger_mb` what the library has allocated on rank 0 at its peak, inputs and gradients included. */
-#include "clock.h"
+#include "measure.h"
 
 #include <rankloom/rankloom.h>
 
@@ -204,19 +204,6 @@ static void run_once(job *j, double *forward, double *both)
     *forward = slowest(j->b, *forward);
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
-static double median(double *values, int count)
-{
-    qsort(values, (size_t)count, sizeof *values, by_value);
-    return values[count / 2];
-}
-
 static void run_size(bench *b, int64_t tokens)
 {
     enum { MOST = 200, LEAST = 3 };
@@ -239,7 +226,7 @@ static void run_size(bench *b, int64_t tokens)
     if (b->launch.rank == 0)
         printf("{\"layer\":\"%s\",\"who\":\"rankloom%s%s\",\"ranks\":%d,\"tokens\":%lld,\"ms\":%.3f,\"forward_ms\":%.3f,\"runs\":%d,\"ledger_mb\":%.1f}\n",
                b->layer, b->launch.size > 1 ? " " : "", b->launch.size > 1 ? b->variant : "", b->launch.size, (long long)tokens,
-               1e3 * median(both, runs), 1e3 * median(forward, runs), runs, (double)ledger.peak_total / 1e6);
+               1e3 * bench_median(both, runs), 1e3 * bench_median(forward, runs), runs, (double)ledger.peak_total / 1e6);
 }
 
 /* --- the program --------------------------------------------------------------------------------------------------------------------------------- */

@@ -193,3 +193,10 @@ size_t loom_number_format(double value, char text[LOOM_NUMBER_BYTES])
     }
     return strlen(text);
 }
+
+int loom_by_value(const void *left, const void *right)
+{
+    double a = *(const double *)left, b = *(const double *)right;
+
+    return (a > b) - (a < b);
+}

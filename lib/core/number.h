@@ -27,4 +27,7 @@ const char *loom_number_hint(loom_number_fault fault);
 enum { LOOM_NUMBER_BYTES = 32 };
 size_t loom_number_format(double value, char text[LOOM_NUMBER_BYTES]);
 
+/* For qsort() of doubles, smallest first. */
+int loom_by_value(const void *left, const void *right);
+
 #endif

@@ -1,21 +1,19 @@
 /* Calculator answers: MFU, tokens, time, memory, each with its formula. */
-#include <rankloom/goodput.h>
+#include "planner/goodput.h"
 
 #include <math.h>
-
-#include "core/text.h"
 
 double loom_flop_per_token(const loom_model *model, int64_t seq, bool causal)
 {
     return loom_model_flop(model, 1, seq, causal) / (double)seq;
 }
 
-static int64_t seq_of(const loom_calculation *c)
+int64_t loom_calculation_seq(const loom_calculation *c)
 {
     return c->seq > 0 ? c->seq : c->model->seq;
 }
 
-static double devices_of(const loom_calculation *c)
+double loom_calculation_devices(const loom_calculation *c)
 {
     return c->devices > 0 ? c->devices : 1;
 }
@@ -37,12 +35,12 @@ loom_status loom_calculate_mfu(const loom_calculation *c, double *whole, double 
 
     if ((status = needs("tokens a second", c->tokens_per_s)) < 0 || (status = needs("the peak of a device", c->peak)) < 0)
         return status;
-    double flop[2] = {loom_flop_per_token(c->model, seq_of(c), false), loom_flop_per_token(c->model, seq_of(c), true)}, peak = devices_of(c) * c->peak;
+    double flop[2] = {loom_flop_per_token(c->model, loom_calculation_seq(c), false), loom_flop_per_token(c->model, loom_calculation_seq(c), true)}, peak = loom_calculation_devices(c) * c->peak;
     *whole = c->tokens_per_s * flop[0] / peak;
     *causal = c->tokens_per_s * flop[1] / peak;
-    loom_text_add(&out, "MFU = tokens/s * flop of a token / (devices * peak), %s at %lld tokens a sequence, no recompute counted\n", c->model->name, (long long)seq_of(c));
-    loom_text_add(&out, "  attention square whole (PaLM, Narayanan 2021)     %.2f %% = %.6g * %.4g / (%g * %.4g)\n", 100 * *whole, c->tokens_per_s, flop[0], devices_of(c), c->peak);
-    loom_text_add(&out, "  attention square halved (Llama 3, Megatron-Bridge) %.2f %% = %.6g * %.4g / (%g * %.4g)\n", 100 * *causal, c->tokens_per_s, flop[1], devices_of(c), c->peak);
+    loom_text_add(&out, "MFU = tokens/s * flop of a token / (devices * peak), %s at %lld tokens a sequence, no recompute counted\n", c->model->name, (long long)loom_calculation_seq(c));
+    loom_text_add(&out, "  attention square whole (PaLM, Narayanan 2021)     %.2f %% = %.6g * %.4g / (%g * %.4g)\n", 100 * *whole, c->tokens_per_s, flop[0], loom_calculation_devices(c), c->peak);
+    loom_text_add(&out, "  attention square halved (Llama 3, Megatron-Bridge) %.2f %% = %.6g * %.4g / (%g * %.4g)\n", 100 * *causal, c->tokens_per_s, flop[1], loom_calculation_devices(c), c->peak);
     return loom_text_take(&out, text);
 }
 
@@ -54,7 +52,7 @@ static double flop_budget(const loom_calculation *c, const char **formula)
         double flop;
         const char *formula;
     } budgets[] = {{c->flop, "flop"},
-                   {c->seconds * devices_of(c) * rate, "seconds * devices * peak * mfu * goodput"},
+                   {c->seconds * loom_calculation_devices(c) * rate, "seconds * devices * peak * mfu * goodput"},
                    {c->device_hours * 3600 * rate, "device-hours * 3600 * peak * mfu * goodput"},
                    {c->price > 0 ? c->money / c->price * 3600 * rate : 0, "money / price * 3600 * peak * mfu * goodput"}};
 
@@ -77,7 +75,7 @@ loom_status loom_calculate_tokens(const loom_calculation *c, double *tokens, cha
         return status;
     if (c->money > 0 && (status = needs("the price of a device-hour", c->price)) < 0)
         return status;
-    double flop = flop_budget(c, &formula), each = loom_flop_per_token(c->model, seq_of(c), false);
+    double flop = flop_budget(c, &formula), each = loom_flop_per_token(c->model, loom_calculation_seq(c), false);
     if (!formula)
         return loom_fail(LOOM_E_INVALID, "a budget is needed: flop, device-hours, days, or money and price");
     loom_model_count(c->model, &counts);
@@ -100,15 +98,15 @@ loom_status loom_calculate_time(const loom_calculation *c, double *seconds, char
     } else {
         if ((status = needs("mfu, or tokens a second,", c->mfu)) < 0 || (status = needs("the peak of a device", c->peak)) < 0)
             return status;
-        double each = loom_flop_per_token(c->model, seq_of(c), false);
-        rate = devices_of(c) * c->peak * c->mfu / each;
-        loom_text_add(&out, "tokens/s = devices * peak * mfu / flop of a token = %g * %.4g * %g / %.4g = %.6g\n", devices_of(c), c->peak, c->mfu, each, rate);
+        double each = loom_flop_per_token(c->model, loom_calculation_seq(c), false);
+        rate = loom_calculation_devices(c) * c->peak * c->mfu / each;
+        loom_text_add(&out, "tokens/s = devices * peak * mfu / flop of a token = %g * %.4g * %g / %.4g = %.6g\n", loom_calculation_devices(c), c->peak, c->mfu, each, rate);
     }
     *seconds = c->tokens / (rate * goodput_of(c));
     loom_text_add(&out, "time = tokens / (tokens/s * goodput) = %.4g / (%.6g * %g) = %.4g days\n", c->tokens, rate, goodput_of(c), *seconds / 86400);
-    loom_text_add(&out, "device-hours = devices * time = %.6g\n", devices_of(c) * *seconds / 3600);
+    loom_text_add(&out, "device-hours = devices * time = %.6g\n", loom_calculation_devices(c) * *seconds / 3600);
     if (c->price > 0)
-        loom_text_add(&out, "cost = device-hours * price = %.6g\n", devices_of(c) * *seconds / 3600 * c->price);
+        loom_text_add(&out, "cost = device-hours * price = %.6g\n", loom_calculation_devices(c) * *seconds / 3600 * c->price);
     return loom_text_take(&out, text);
 }
 
@@ -119,7 +117,7 @@ loom_status loom_calculate_memory(const loom_calculation *c, double bytes[4], ch
     loom_param_counts counts;
 
     loom_model_count(c->model, &counts);
-    double n = devices_of(c), q = (double)counts.total, each[] = {18, 6 + 12 / n, 2 + 16 / n, 18 / n};
+    double n = loom_calculation_devices(c), q = (double)counts.total, each[] = {18, 6 + 12 / n, 2 + 16 / n, 18 / n};
     loom_text_add(&out, "%s: %lld parameters, %.4g GiB in 16 bit; state of training, without activations:\n", c->model->name, (long long)counts.total, 2 * q / 0x1p30);
     for (int stage = 0; stage < 4; stage++) {
         bytes[stage] = q * each[stage];

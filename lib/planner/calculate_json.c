@@ -1,16 +1,14 @@
 /* Calculator answers as JSON: the figures, and the lines with their formulas. */
-#include <rankloom/goodput.h>
+#include "planner/goodput.h"
 
 #include <math.h>
 #include <string.h>
-
-#include "core/text.h"
 
 static void begin(loom_text *out, const char *answer, const loom_calculation *c)
 {
     loom_text_add(out, "{\"schema\":1,\"answer\":\"%s\",\"model\":", answer);
     loom_text_add_json(out, c->model->name);
-    loom_text_add(out, ",\"seq\":%lld,\"devices\":%d", (long long)(c->seq > 0 ? c->seq : c->model->seq), c->devices > 0 ? c->devices : 1);
+    loom_text_add(out, ",\"seq\":%lld,\"devices\":%d", (long long)loom_calculation_seq(c), (int)loom_calculation_devices(c));
 }
 
 static void add_figure(loom_text *out, const char *name, double value)
@@ -74,7 +72,7 @@ loom_status loom_calculate_time_json(const loom_calculation *c, char **text)
 
     if (status < 0)
         return status;
-    device_hours = (c->devices > 0 ? c->devices : 1) * seconds / 3600;
+    device_hours = loom_calculation_devices(c) * seconds / 3600;
     begin(&out, "time", c);
     add_figure(&out, "seconds", seconds);
     add_figure(&out, "days", seconds / 86400);

@@ -4,18 +4,13 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "core/number.h"
+
 /* Where every moment goes: straight between two moments at which an action starts or ends. */
 typedef struct moments {
     double *at_us, *then_us; /* [count], ascending */
     int count;
 } moments;
-
-static int by_time(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
 
 /* Starts and ends of what takes time, each sorted; returns how many. */
 static int list_edges(const loom_schedule *s, const loom_timeline *t, double *starts, double *ends)
@@ -28,8 +23,8 @@ static int list_edges(const loom_schedule *s, const loom_timeline *t, double *st
                 starts[count] = t->at[stage][i].start_us;
                 ends[count++] = t->at[stage][i].end_us;
             }
-    qsort(starts, (size_t)count, sizeof *starts, by_time);
-    qsort(ends, (size_t)count, sizeof *ends, by_time);
+    qsort(starts, (size_t)count, sizeof *starts, loom_by_value);
+    qsort(ends, (size_t)count, sizeof *ends, loom_by_value);
     return count;
 }
 

@@ -1,6 +1,8 @@
 /* Uncertainty: how wide, and on what the time rests. */
 #include "planner/interval.h"
 
+#include <math.h>
+
 #include "planner/calibrate.h"
 
 /* The weaker of a device's constant and the software's beside it. */
@@ -42,11 +44,13 @@ static loom_basis basis_of(const loom_job *job, loom_time_part part)
     }
 }
 
-double loom_interval(const loom_job *job, const loom_degrees *degrees, const int *chunk_layers)
+void loom_interval(const loom_job *job, const loom_degrees *degrees, const int *chunk_layers, double seconds, double *low_s, double *high_s)
 {
     static const double quantile = 1.2816; /* four normal errors in five are within so many standard deviations */
+    double width = quantile * loom_prediction_spread(job, degrees, chunk_layers);
 
-    return quantile * loom_prediction_spread(job, degrees, chunk_layers);
+    *low_s = seconds * exp(-width);
+    *high_s = seconds * exp(width);
 }
 
 double loom_default_share(const loom_job *job, const loom_step_cost *cost)

@@ -158,10 +158,8 @@ loom_status loom_predict_degrees(const loom_job *job, const loom_degrees *g, con
     memset(p, 0, sizeof *p);
     loom_step_simulate(job, g, chunk_layers, &cost);
     loom_layout_of_degrees(g, job, chunk_layers, &p->layout);
-    double z = loom_interval(job, g, chunk_layers);
     p->step_s = cost.seconds;
-    p->low_s = cost.seconds * exp(-z);
-    p->high_s = cost.seconds * exp(z);
+    loom_interval(job, g, chunk_layers, cost.seconds, &p->low_s, &p->high_s);
     memcpy(p->part_s, cost.part, sizeof p->part_s);
     p->hidden_dp_s = cost.hidden_dp;
     p->micro_batches = cost.micro_batches;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/number.h"
 #include "core/text.h"
 #include "core/try.h"
 #include "planner/calibrate.h"
@@ -89,10 +90,8 @@ static loom_status predict_row(const loom_csv *csv, int index, const loom_overri
         snprintf(row->skipped, sizeof row->skipped, "%.95s", loom_last_error());
         return LOOM_OK;
     }
-    double z = loom_interval(&run->job, &run->degrees, run->chunk_layers);
     row->predicted_s = cost.seconds;
-    row->low_s = cost.seconds * exp(-z);
-    row->high_s = cost.seconds * exp(z);
+    loom_interval(&run->job, &run->degrees, run->chunk_layers, cost.seconds, &row->low_s, &row->high_s);
     predict_memory(run, row);
     return LOOM_OK;
 }
@@ -131,10 +130,8 @@ static void predict_calibrated(table *t, int index, const loom_calibration *cali
     loom_calibrate(&run->job, calibration);
     loom_step_predict(&run->job, &run->degrees, run->chunk_layers, &cost);
     loom_calibration_apply(calibration, &run->degrees, &cost);
-    double z = loom_interval(&run->job, &run->degrees, run->chunk_layers);
     row->one_step_s = cost.seconds;
-    row->one_low_s = cost.seconds * exp(-z);
-    row->one_high_s = cost.seconds * exp(z);
+    loom_interval(&run->job, &run->degrees, run->chunk_layers, cost.seconds, &row->one_low_s, &row->one_high_s);
 }
 
 /* One measured step: the first timed row of equal source, device, precision, model and software calibrates the others. */
@@ -211,12 +208,6 @@ static double mean_of_groups(const group *groups, int n, size_t which)
     return used ? sum / used : NAN;
 }
 
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Median absolute error over all rows; one_step: of the calibrated predictions. */
 static double median_error(const scored *rows, int n, bool one_step)
 {
@@ -229,7 +220,7 @@ static double median_error(const scored *rows, int n, bool one_step)
             errors[used++] = fabs(error_of(predicted, rows[i].measured_s));
     }
     if (used) {
-        qsort(errors, (size_t)used, sizeof *errors, ascending);
+        qsort(errors, (size_t)used, sizeof *errors, loom_by_value);
         median = errors[used / 2];
     }
     free(errors);

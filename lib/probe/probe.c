@@ -2,6 +2,7 @@
 #include "probe/probe.h"
 
 #include "core/clock.h"
+#include "core/number.h"
 #include "core/try.h"
 
 #include <stdio.h>
@@ -24,12 +25,6 @@ loom_status loom_probe_agree(loom_prober *p, loom_comm *comm, double *value)
         return status;
     *value = *p->cell;
     return LOOM_OK;
-}
-
-static int by_size(const void *left, const void *right)
-{
-    double a = *(const double *)left, b = *(const double *)right;
-    return (a > b) - (a < b);
 }
 
 static loom_status time_once(loom_prober *p, loom_probe_work *work, void *context, double *seconds)
@@ -61,7 +56,7 @@ loom_status loom_probe_time(loom_prober *p, loom_comm *comm, loom_probe_work *wo
         return status;
     for (int i = 0; i < runs; i++)
         sum += times[i];
-    qsort(times, (size_t)runs, sizeof *times, by_size);
+    qsort(times, (size_t)runs, sizeof *times, loom_by_value);
     *seconds = p->crowded && !p->sole ? sum / runs : times[runs / 2];
     return loom_probe_agree(p, comm, seconds);
 }
