@@ -8,25 +8,10 @@
 
 static const double EXACT_FACTORS = 2e-6;
 
-static loom_device *device;
-static maker made[1];
-
 static int open_maker(void **state)
 {
     (void)state;
-    assert_ok(loom_device_open(LOOM_CPU, &(loom_device_config){.threads = 1}, &device));
-    assert_ok(open_shim(device, 777, (loom_cuda_choice){.math = LOOM_GPU_FP8}, &made->kernels));
-    assert_ok(loom_stream_open(device, LOOM_STREAM_INLINE, "test", &made->stream));
-    snprintf(made->name, sizeof made->name, "CUDA on the host, fp8");
-    return 0;
-}
-
-static int close_maker(void **state)
-{
-    (void)state;
-    loom_stream_close(made->stream);
-    close_shim(made->kernels);
-    loom_device_close(device);
+    open_one_shim_maker(777, (loom_cuda_choice){.math = LOOM_GPU_FP8}, "fp8");
     return 0;
 }
 
@@ -61,8 +46,8 @@ static void check_product(int64_t m, int64_t n, int64_t k, int kind)
     for (int64_t i = 0; i < m; i++)
         memcpy(c + i * ldc, start + i * n, (size_t)n * sizeof *c);
     args.a_MK = a, args.b_KN = b, args.c_MN = c;
-    CALL(made, gemm, &args);
-    assert_rows_near(made->name, "gemm in fp8", c, ldc, expected, m, n, EXACT_FACTORS);
+    CALL(makers, gemm, &args);
+    assert_rows_near(makers->name, "gemm in fp8", c, ldc, expected, m, n, EXACT_FACTORS);
     float *all[] = {a, b, bias_n, start, rounded_a, rounded_b};
     for (int i = 0; i < 6; i++)
         free_floats(all[i]);
@@ -96,7 +81,7 @@ static void codes_are_rounded_to_nearest_even(void **state)
     x[ROWS * N - 1] = 448; /* the largest: the scale is 1 */
     for (int i = 0; i < N; i++)
         unit[i * N + i] = 448;
-    CALL(made, gemm, &(loom_gemm_args){.c_MN = y, .a_MK = x, .b_KN = unit, .m = ROWS, .n = N, .k = N});
+    CALL(makers, gemm, &(loom_gemm_args){.c_MN = y, .a_MK = x, .b_KN = unit, .m = ROWS, .n = N, .k = N});
     for (int i = 0; i < ROWS * N; i++)
         if (!(y[i] == loom_f32_from_f8e4m3(loom_f8e4m3_from_f32(x[i])) * 448))
             fail_msg("%.9g becomes %.9g, not %.9g", x[i], y[i] / 448, loom_f32_from_f8e4m3(loom_f8e4m3_from_f32(x[i])));
@@ -112,15 +97,15 @@ static void edges_are_kept(void **state)
     float *a = zero_floats(N * N), *b = random_floats(N * N, 1, 9), *c = aligned_alloc(16, N * N * sizeof *c);
 
     (void)state;
-    CALL(made, gemm, &(loom_gemm_args){.c_MN = c, .a_MK = a, .b_KN = b, .m = N, .n = N, .k = N});
+    CALL(makers, gemm, &(loom_gemm_args){.c_MN = c, .a_MK = a, .b_KN = b, .m = N, .n = N, .k = N});
     for (int i = 0; i < N * N; i++)
         assert_true(c[i] == 0);
     a[5 * N + 3] = NAN;
-    CALL(made, gemm, &(loom_gemm_args){.c_MN = c, .a_MK = a, .b_KN = b, .m = N, .n = N, .k = N});
+    CALL(makers, gemm, &(loom_gemm_args){.c_MN = c, .a_MK = a, .b_KN = b, .m = N, .n = N, .k = N});
     for (int i = 0; i < N * N; i++)
         assert_true(isnan(c[i]) == (i / N == 5));
     a[5 * N + 3] = 1;
-    CALL(made, gemm, &(loom_gemm_args){.c_MN = c, .a_MK = a, .b_KN = b, .m = N, .n = N - 1, .k = N, .ldb = N}); /* 31 columns */
+    CALL(makers, gemm, &(loom_gemm_args){.c_MN = c, .a_MK = a, .b_KN = b, .m = N, .n = N - 1, .k = N, .ldb = N}); /* 31 columns */
     for (int j = 0; j < N - 1; j++)
         assert_true(c[5 * (N - 1) + j] == b[3 * N + j]);
     free_floats(a);
@@ -136,5 +121,5 @@ int main(void)
         cmocka_unit_test(edges_are_kept),
     };
 
-    return cmocka_run_group_tests(tests, open_maker, close_maker);
+    return cmocka_run_group_tests(tests, open_maker, close_makers);
 }

@@ -24,30 +24,44 @@ static void open_maker(loom_device *device, const char *isa, const char *gemm)
     n_makers++;
 }
 
-static void open_shim_maker(loom_device *device, bool own_gemm)
+static void open_shim_maker(loom_device *device, uint64_t seed, loom_cuda_choice choice, const char *name)
 {
     maker *m = &makers[n_makers];
-    loom_status status = open_shim(device, 0x9e3779b97f4a7c15u, (loom_cuda_choice){.own_gemm = own_gemm}, &m->kernels);
+    loom_status status = open_shim(device, seed, choice, &m->kernels);
 
     if (status == LOOM_E_UNSUPPORTED)
         return;
     assert_int_equal(status, LOOM_OK);
     assert_int_equal(loom_stream_open(device, LOOM_STREAM_INLINE, "test", &m->stream), LOOM_OK);
-    snprintf(m->name, sizeof m->name, "CUDA on the host, %s gemm", own_gemm ? "own" : "cuBLASLt's");
+    snprintf(m->name, sizeof m->name, "CUDA on the host, %s", name);
     m->close = close_shim;
     makers_are_slow = true;
     n_makers++;
+}
+
+static void open_host(void)
+{
+    assert_int_equal(loom_device_open(LOOM_CPU, &(loom_device_config){.threads = 1}, &devices[0]), LOOM_OK);
 }
 
 /* The CUDA kernels on the host, with the threads of a block in an order of their own, beside one of the CPU's; a second time with products by the double of
  * cuBLASLt where `products` are what is tested. */
 static void open_cuda_on_the_host(bool products)
 {
-    assert_int_equal(loom_device_open(LOOM_CPU, &(loom_device_config){.threads = 1}, &devices[0]), LOOM_OK);
+    const uint64_t seed = 0x9e3779b97f4a7c15u;
+
+    open_host();
     open_maker(devices[0], "portable", "own");
-    open_shim_maker(devices[0], true);
+    open_shim_maker(devices[0], seed, (loom_cuda_choice){.own_gemm = true}, "own gemm");
     if (products)
-        open_shim_maker(devices[0], false);
+        open_shim_maker(devices[0], seed, (loom_cuda_choice){0}, "cuBLASLt's gemm");
+}
+
+void open_one_shim_maker(uint64_t seed, loom_cuda_choice choice, const char *name)
+{
+    open_host();
+    open_shim_maker(devices[0], seed, choice, name);
+    assert_int_equal(n_makers, 1);
 }
 
 int open_makers(void **state)

@@ -6,25 +6,10 @@
 
 static const double EXACT_FACTORS = 2e-6, ROUNDED = 4e-4;
 
-static loom_device *device;
-static maker made[1];
-
 static int open_maker(void **state)
 {
     (void)state;
-    assert_ok(loom_device_open(LOOM_CPU, &(loom_device_config){.threads = 1}, &device));
-    assert_ok(open_shim(device, 12345, (loom_cuda_choice){.own_gemm = true, .math = LOOM_GPU_TF32}, &made->kernels));
-    assert_ok(loom_stream_open(device, LOOM_STREAM_INLINE, "test", &made->stream));
-    snprintf(made->name, sizeof made->name, "CUDA on the host, tf32");
-    return 0;
-}
-
-static int close_maker(void **state)
-{
-    (void)state;
-    loom_stream_close(made->stream);
-    close_shim(made->kernels);
-    loom_device_close(device);
+    open_one_shim_maker(12345, (loom_cuda_choice){.own_gemm = true, .math = LOOM_GPU_TF32}, "tf32");
     return 0;
 }
 
@@ -66,9 +51,9 @@ static void check_product(int64_t m, int64_t n, int64_t k, int kind)
     ref_gemm(&args, accumulate ? start : NULL, expected);
     for (int64_t i = 0; i < m && accumulate; i++)
         memcpy(c + i * ldc, start + i * n, (size_t)n * sizeof *c);
-    CALL(made, gemm, &args);
-    assert_rows_near(made->name, "gemm", c, ldc, expected, m, n, EXACT_FACTORS);
-    assert_guards(made->name, "gemm", c, m, n, ldc);
+    CALL(makers, gemm, &args);
+    assert_rows_near(makers->name, "gemm", c, ldc, expected, m, n, EXACT_FACTORS);
+    assert_guards(makers->name, "gemm", c, m, n, ldc);
     float *all[] = {a, b, bias_n, start, c};
     for (int i = 0; i < 5; i++)
         free_floats(all[i]);
@@ -91,7 +76,7 @@ static void factors_are_rounded_to_nearest(void **state)
     float a[2] = {1 + 0x1p-11f, 1 + 0x1p-12f}, one = 1, c[2];
 
     (void)state;
-    CALL(made, gemm, &(loom_gemm_args){.c_MN = c, .a_MK = a, .b_KN = &one, .m = 2, .n = 1, .k = 1});
+    CALL(makers, gemm, &(loom_gemm_args){.c_MN = c, .a_MK = a, .b_KN = &one, .m = 2, .n = 1, .k = 1});
     assert_true(c[0] == 1 + 0x1p-10f && c[1] == 1);
 }
 
@@ -108,20 +93,20 @@ static void groups_of_rows_are_right(void **state)
             for (int j = 0; j < N; j++)
                 for (int k = 0; k < K; k++)
                     expected[i * N + j] += (double)a[i * K + k] * b[(g * N + j) * K + k];
-    CALL(made, grouped_gemm,
+    CALL(makers, grouped_gemm,
          &(loom_grouped_gemm_args){
              .c = c, .a = a, .b = b, .offset_G1 = offset, .groups = GROUPS, .n = N, .k = K, .stride_b = N * K, .transpose_b = true});
-    assert_near(made->name, "grouped_gemm", c, expected, 141 * N, EXACT_FACTORS);
+    assert_near(makers->name, "grouped_gemm", c, expected, 141 * N, EXACT_FACTORS);
     for (int i = 0; i < 141 * N; i++) /* the weights' gradient of factors that are exact again */
         c[i] = b[i % (GROUPS * N * K)];
     for (int g = 0; g < GROUPS; g++)
         for (int i = 0; i < K * N; i++)
             for (int r = offset[g]; r < offset[g + 1]; r++)
                 expected_g[g * K * N + i] += (double)a[r * K + i / N] * c[r * N + i % N];
-    CALL(made, grouped_gemm,
+    CALL(makers, grouped_gemm,
          &(loom_grouped_gemm_args){
              .c = cg, .a = a, .b = c, .offset_G1 = offset, .groups = GROUPS, .m = K, .n = N, .ragged_k = true, .stride_c = K * N});
-    assert_near(made->name, "grouped_gemm ragged_k", cg, expected_g, GROUPS * K * N, EXACT_FACTORS);
+    assert_near(makers->name, "grouped_gemm ragged_k", cg, expected_g, GROUPS * K * N, EXACT_FACTORS);
     float *all[] = {a, b, c, cg};
     for (int i = 0; i < 4; i++)
         free_floats(all[i]);
@@ -143,18 +128,18 @@ static void check_attention(loom_attention_args a)
     a.q_BSHK = q, a.k_BSGK = k, a.v_BSGK = v, a.o_BSHK = o, a.lse_BHS = lse;
     ref_attention(&a, ref_o, ref_lse);
     ref_attention_backward(&a, d, ref_dq, ref_dk, ref_dv);
-    CALL(made, attention, &a);
-    assert_near(made->name, "lse", lse, ref_lse, rows, EXACT_FACTORS);
-    assert_near(made->name, "o", o, ref_o, nq, ROUNDED);
-    CALL(made, attention_backward,
+    CALL(makers, attention, &a);
+    assert_near(makers->name, "lse", lse, ref_lse, rows, EXACT_FACTORS);
+    assert_near(makers->name, "o", o, ref_o, nq, ROUNDED);
+    CALL(makers, attention_backward,
          &(loom_attention_backward_args){.forward = a, .do_BSHK = d, .dq_BSHK = dq, .dk_BSGK = dk, .dv_BSGK = dv});
-    assert_near(made->name, "dv", dv, ref_dv, nk, ROUNDED);
-    assert_near(made->name, "dk", dk, ref_dk, nk, 2 * ROUNDED); /* delta is of an o that was rounded */
-    assert_near(made->name, "dq", dq, ref_dq, nq, 2 * ROUNDED);
+    assert_near(makers->name, "dv", dv, ref_dv, nk, ROUNDED);
+    assert_near(makers->name, "dk", dk, ref_dk, nk, 2 * ROUNDED); /* delta is of an o that was rounded */
+    assert_near(makers->name, "dq", dq, ref_dq, nq, 2 * ROUNDED);
     float *all[] = {q, k, v, d, o, lse, dq, dk, dv};
     const int64_t sizes[] = {0, 0, 0, 0, nq, rows, nq, nk, nk};
     for (int i = 4; i < 9; i++)
-        assert_guards(made->name, "attention", all[i], 1, sizes[i], sizes[i]);
+        assert_guards(makers->name, "attention", all[i], 1, sizes[i], sizes[i]);
     for (int i = 0; i < 9; i++)
         free_floats(all[i]);
     double *refs[] = {ref_o, ref_lse, ref_dq, ref_dk, ref_dv};
@@ -221,5 +206,5 @@ int main(void)
         cmocka_unit_test(windows_offsets_and_documents_are_right),
     };
 
-    return cmocka_run_group_tests(tests, open_maker, close_maker);
+    return cmocka_run_group_tests(tests, open_maker, close_makers);
 }

@@ -160,6 +160,18 @@ static double reference_dx(int64_t t, int64_t in)
     return dx;
 }
 
+/* A layer by columns and one by rows behind it, with weights 1 and 2. */
+static void open_pair(const fixture *f, loom_stream *stream, loom_linear *up, loom_linear *down, loom_param_list *params, loom_dp **dp)
+{
+    assert_ok(loom_linear_init(up, f->tp, &(loom_linear_config){LOOM_LINEAR_COLUMN, "up", IN, WIDE}));
+    assert_ok(loom_linear_init(down, f->tp, &(loom_linear_config){LOOM_LINEAR_ROW, "down", WIDE, IN}));
+    assert_ok(loom_linear_declare(up, params));
+    assert_ok(loom_linear_declare(down, params));
+    assert_ok(loom_dp_open(f->mesh, params, &(loom_dp_config){.adamw = {0.9, 0.95, 1e-8, 0, 0}}, stream, dp));
+    fill(&up->weight, 1);
+    fill(&down->weight, 2);
+}
+
 static void column_then_row(loom_comm *world, loom_stream *stream, bool sequence_parallel)
 {
     fixture f = open_tp(world, stream, sequence_parallel);
@@ -170,13 +182,7 @@ static void column_then_row(loom_comm *world, loom_stream *stream, bool sequence
     int64_t local = loom_tp_local_tokens(f.tp, TOKENS), first = sequence_parallel ? f.tp->rank * local : 0;
     const float *seen;
 
-    assert_ok(loom_linear_init(&up, f.tp, &(loom_linear_config){LOOM_LINEAR_COLUMN, "up", IN, WIDE}));
-    assert_ok(loom_linear_init(&down, f.tp, &(loom_linear_config){LOOM_LINEAR_ROW, "down", WIDE, IN}));
-    assert_ok(loom_linear_declare(&up, &params));
-    assert_ok(loom_linear_declare(&down, &params));
-    assert_ok(loom_dp_open(f.mesh, &params, &(loom_dp_config){.adamw = {0.9, 0.95, 1e-8, 0, 0}}, stream, &dp));
-    fill(&up.weight, 1);
-    fill(&down.weight, 2);
+    open_pair(&f, stream, &up, &down, &params, &dp);
     for (int64_t i = 0; i < local * IN; i++) {
         x[i] = element(3, first * IN + i);
         dy[i] = element(4, first * IN + i);
@@ -261,13 +267,7 @@ static void weights_after_inputs(loom_comm *world, loom_stream *stream)
     loom_dp *dp;
     float x[2][HALF * IN], wide[2][HALF * WIDE], d_wide[2][HALF * WIDE], dy[2][HALF * IN], dx[HALF * IN];
 
-    assert_ok(loom_linear_init(&up, f.tp, &(loom_linear_config){LOOM_LINEAR_COLUMN, "up", IN, WIDE}));
-    assert_ok(loom_linear_init(&down, f.tp, &(loom_linear_config){LOOM_LINEAR_ROW, "down", WIDE, IN}));
-    assert_ok(loom_linear_declare(&up, &params));
-    assert_ok(loom_linear_declare(&down, &params));
-    assert_ok(loom_dp_open(f.mesh, &params, &(loom_dp_config){.adamw = {0.9, 0.95, 1e-8, 0, 0}}, stream, &dp));
-    fill(&up.weight, 1);
-    fill(&down.weight, 2);
+    open_pair(&f, stream, &up, &down, &params, &dp);
     for (int m = 0; m < 2; m++) {
         for (int64_t i = 0; i < HALF * IN; i++) {
             x[m][i] = element(3, m * HALF * IN + i);

@@ -46,6 +46,16 @@ static cublasStatus_t refuse(const char *why)
     return CUBLAS_STATUS_INVALID_VALUE;
 }
 
+/* An opaque structure of `bytes` that holds `content`; NULL: no memory. */
+static void *make(size_t bytes, const void *content, size_t content_bytes)
+{
+    void *made = calloc(1, bytes);
+
+    if (made)
+        memcpy(made, content, content_bytes);
+    return made;
+}
+
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle)
 {
     if (double_fails(__func__) || !(*handle = calloc(1, sizeof **handle)))
@@ -72,10 +82,8 @@ cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *made, cudaData
 
     if ((type != CUDA_R_32F && type != CUDA_R_8F_E4M3) || ld < (int64_t)rows)
         return refuse("a matrix whose columns lie closer than they are long, or neither of f32 nor of e4m3");
-    if (!(*made = calloc(1, sizeof **made)))
-        return CUBLAS_STATUS_ALLOC_FAILED;
-    memcpy(*made, &l, sizeof l);
-    return CUBLAS_STATUS_SUCCESS;
+    *made = make(sizeof **made, &l, sizeof l);
+    return *made ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_ALLOC_FAILED;
 }
 
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t l)
@@ -103,10 +111,8 @@ cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *made, cublasComput
 
     if (scale != CUDA_R_32F)
         return refuse("scales that are not f32");
-    if (!(*made = calloc(1, sizeof **made)))
-        return CUBLAS_STATUS_ALLOC_FAILED;
-    memcpy(*made, &p, sizeof p);
-    return CUBLAS_STATUS_SUCCESS;
+    *made = make(sizeof **made, &p, sizeof p);
+    return *made ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_ALLOC_FAILED;
 }
 
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t p)
@@ -142,10 +148,8 @@ cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *made)
 {
     preference p = {.schemes = 7, .align = {256, 256, 256, 256}};
 
-    if (!(*made = calloc(1, sizeof **made)))
-        return CUBLAS_STATUS_ALLOC_FAILED;
-    memcpy(*made, &p, sizeof p);
-    return CUBLAS_STATUS_SUCCESS;
+    *made = make(sizeof **made, &p, sizeof p);
+    return *made ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_ALLOC_FAILED;
 }
 
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t p)
