@@ -311,18 +311,15 @@ static void list(loom_linear *layers, int count, loom_linear **at)
 static loom_status column_forward(loom_linear *layers, int count, const gpt_shape *s, gpt_workspace *w, const float *x_local, float *y)
 {
     loom_linear *at[3];
-    const float *x_full;
 
     list(layers, count, at);
-    TRY(loom_tp_enter(s->tp, x_local, s->T, s->D, w->gathered_TD, &x_full));
-    return loom_linears_forward(at, count, x_full, s->T, y);
+    return loom_tp_columns_forward(at, count, x_local, s->T, w->gathered_TD, y);
 }
 
 /* Out of a region through a row-parallel layer: x [T, in of this rank] -> branch [Tl, D]. */
 static loom_status row_forward(const loom_linear *layer, const gpt_shape *s, gpt_workspace *w, const float *x)
 {
-    TRY(loom_linear_forward(layer, x, s->T, w->partial_TD, s->D));
-    TRY(loom_tp_leave(s->tp, w->partial_TD, s->T, s->D, w->branch_TlD));
+    TRY(loom_tp_row_forward(layer, x, s->T, w->partial_TD, w->branch_TlD));
     return loom_linear_add_bias(layer, w->branch_TlD, s->Tl);
 }
 
@@ -343,10 +340,15 @@ static loom_status activate(const gpt_block *block, const gpt_shape *s, const gp
                      s->tp->compute);
 }
 
-loom_status gpt_mlp_forward(gpt_block *block, const gpt_shape *s, gpt_workspace *w, const gpt_saved *saved)
+static loom_status mlp_inner(gpt_block *block, const gpt_shape *s, gpt_workspace *w, const gpt_saved *saved)
 {
     TRY(column_forward(block->wide, block->n_wide, s, w, saved->norm2_TD, saved->wide));
-    TRY(activate(block, s, saved));
+    return activate(block, s, saved);
+}
+
+loom_status gpt_mlp_forward(gpt_block *block, const gpt_shape *s, gpt_workspace *w, const gpt_saved *saved)
+{
+    TRY(mlp_inner(block, s, w, saved));
     return loom_linear_forward(&block->narrow, saved->active, s->T, w->partial_TD, s->D);
 }
 
@@ -355,9 +357,8 @@ static loom_status feed_forward(gpt_block *block, const gpt_shape *s, gpt_worksp
 {
     if (block->experts)
         return gpt_experts_forward(block, s, w, saved);
-    TRY(gpt_mlp_forward(block, s, w, saved));
-    TRY(loom_tp_leave(s->tp, w->partial_TD, s->T, s->D, w->branch_TlD));
-    return loom_linear_add_bias(&block->narrow, w->branch_TlD, s->Tl);
+    TRY(mlp_inner(block, s, w, saved));
+    return row_forward(&block->narrow, s, w, saved->active);
 }
 
 loom_status gpt_block_forward(gpt_block *block, const gpt_shape *s, gpt_workspace *w, const gpt_saved *saved, const float *x, float *out)
@@ -395,10 +396,8 @@ static loom_status row_backward(loom_linear *layer, const gpt_shape *s, gpt_work
     const float *d_full;
 
     TRY(loom_linear_bias_gradient(layer, d, s->Tl));
-    TRY(loom_tp_leave_backward(s->tp, d, s->T, s->D, w->gathered_TD, &d_full));
-    if (!s->split_backward)
-        TRY(loom_linear_backward_weight(layer, x_in, d_full, s->D, s->T));
-    return loom_linear_backward_input(layer, d_full, s->D, s->T, d_in, false);
+    TRY(loom_tp_row_backward(layer, d, s->T, w->gathered_TD, &d_full, d_in));
+    return s->split_backward ? LOOM_OK : loom_linear_backward_weight(layer, x_in, d_full, s->D, s->T);
 }
 
 loom_status gpt_sum_partial(const gpt_shape *s, gpt_workspace *w)
@@ -418,21 +417,6 @@ static loom_status column_backward_weight(loom_linear *layers, int count, const 
     return loom_linears_backward_weight(at, count, x_full, dy, s->T);
 }
 
-/* partial [T, D] -> branch [Tl, D]. The sum over tp travels under the weight gradients, so their gather goes first. */
-static loom_status column_backward_sum(loom_linear *layers, int count, const gpt_shape *s, gpt_workspace *w, const float *x_local, const float *dy)
-{
-    loom_linear *at[3];
-    const float *x_full;
-
-    if (s->split_backward)
-        return gpt_sum_partial(s, w);
-    list(layers, count, at);
-    TRY(loom_tp_enter(s->tp, x_local, s->T, s->D, w->gathered_TD, &x_full));
-    TRY(loom_tp_enter_backward_begin(s->tp, w->partial_TD, s->T, s->D, w->branch_TlD));
-    TRY(loom_linears_backward_weight(at, count, x_full, dy, s->T));
-    return loom_tp_enter_backward_end(s->tp);
-}
-
 /* dy -> partial [T, D]. */
 static loom_status column_backward_input(loom_linear *layers, int count, const gpt_shape *s, gpt_workspace *w, const float *dy)
 {
@@ -442,11 +426,39 @@ static loom_status column_backward_input(loom_linear *layers, int count, const g
     return loom_linears_backward_input(at, count, dy, s->T, w->partial_TD);
 }
 
-/* dy -> branch [Tl, D]. */
+/* partial [T, D] -> branch [Tl, D], and the weight gradients from x_full, under which the sum over tp travels. */
+static loom_status sum_under_weights(loom_linear *layers, int count, const gpt_shape *s, gpt_workspace *w, const float *x_full, const float *dy)
+{
+    loom_linear *at[3];
+
+    list(layers, count, at);
+    TRY(loom_tp_enter_backward_begin(s->tp, w->partial_TD, s->T, s->D, w->branch_TlD));
+    TRY(loom_linears_backward_weight(at, count, x_full, dy, s->T));
+    return loom_tp_enter_backward_end(s->tp);
+}
+
+static loom_status column_backward_sum(loom_linear *layers, int count, const gpt_shape *s, gpt_workspace *w, const float *x_local, const float *dy)
+{
+    const float *x_full;
+
+    if (s->split_backward)
+        return gpt_sum_partial(s, w);
+    TRY(loom_tp_enter(s->tp, x_local, s->T, s->D, w->gathered_TD, &x_full));
+    return sum_under_weights(layers, count, s, w, x_full, dy);
+}
+
+/* dy -> branch [Tl, D]. What the weight gradients want of other ranks travels under the gradient of the input. */
 static loom_status column_backward(loom_linear *layers, int count, const gpt_shape *s, gpt_workspace *w, const float *x_local, const float *dy)
 {
+    const float *x_full;
+
+    if (!s->split_backward)
+        TRY(loom_tp_enter_begin(s->tp, x_local, s->T, s->D, w->gathered_TD, &x_full));
     TRY(column_backward_input(layers, count, s, w, dy));
-    return column_backward_sum(layers, count, s, w, x_local, dy);
+    if (s->split_backward)
+        return gpt_sum_partial(s, w);
+    TRY(loom_tp_enter_end(s->tp));
+    return sum_under_weights(layers, count, s, w, x_full, dy);
 }
 
 /* In place: saved->wide becomes its gradient. */
@@ -472,10 +484,16 @@ static loom_status activate_backward(const gpt_block *block, const gpt_shape *s,
                               s->tp->compute);
 }
 
-loom_status gpt_mlp_backward(gpt_block *block, const gpt_shape *s, gpt_workspace *w, const gpt_saved *saved, const float *d)
+/* d [Tl, D] -> saved->wide, the gradient of what the first matrices gave. */
+static loom_status mlp_backward_inner(gpt_block *block, const gpt_shape *s, gpt_workspace *w, const gpt_saved *saved, const float *d)
 {
     TRY(row_backward(&block->narrow, s, w, d, saved->active, w->d_inner));
-    TRY(activate_backward(block, s, saved, w->d_inner));
+    return activate_backward(block, s, saved, w->d_inner);
+}
+
+loom_status gpt_mlp_backward(gpt_block *block, const gpt_shape *s, gpt_workspace *w, const gpt_saved *saved, const float *d)
+{
+    TRY(mlp_backward_inner(block, s, w, saved, d));
     return column_backward_input(block->wide, block->n_wide, s, w, saved->wide);
 }
 
@@ -495,8 +513,8 @@ static loom_status feed_forward_backward(gpt_block *block, const gpt_shape *s, g
     if (block->experts) {
         TRY(gpt_experts_backward(block, s, w, saved, d));
     } else {
-        TRY(gpt_mlp_backward(block, s, w, saved, d));
-        TRY(gpt_mlp_backward_sum(block, s, w, saved));
+        TRY(mlp_backward_inner(block, s, w, saved, d));
+        TRY(column_backward(block->wide, block->n_wide, s, w, saved->norm2_TD, saved->wide));
     }
     return gpt_norm_backward(&block->norm2, s, w->branch_TlD, saved->mid_TD, saved->mean2_T, saved->rstd2_T, d, true);
 }

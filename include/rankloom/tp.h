@@ -17,10 +17,12 @@ typedef struct loom_tp {
     loom_mesh *mesh;
     loom_kernels *kernels;
     loom_stream *compute; /* borrowed */
-    loom_stream *comm;    /* own: backward communication that hides under weight gradients */
+    loom_stream *comm;    /* own: communication that hides under products */
     loom_event *computed, *communicated;
     int rank, size;
     bool sequence_parallel; /* and size > 1 */
+    int64_t chunks, chunk_tokens; /* communication beside a product it depends on goes in up to so many chunks of at least so many tokens; 1: in one */
+    size_t *blocks;               /* [3 * size] what such a chunk sends whom */
 } loom_tp;
 
 LOOM_API loom_status loom_tp_open(loom_mesh *mesh, loom_kernels *kernels, loom_stream *compute, loom_tp **tp);
@@ -38,6 +40,9 @@ LOOM_API void loom_tp_replicated(const loom_tp *tp, const char *name, int dims, 
 
 /* x_local -> *x_full [T, features]: the rows of all ranks. `buffer` [T, features] is used when rows have to be gathered, else *x_full is x_local. */
 LOOM_API loom_status loom_tp_enter(loom_tp *tp, const float *x_local, int64_t tokens, int64_t features, float *buffer, const float **x_full);
+/* The same on tp->comm, after the work now on tp->compute: what does not need *x_full may be computed meanwhile, and later work sees it after the end. */
+LOOM_API loom_status loom_tp_enter_begin(loom_tp *tp, const float *x_local, int64_t tokens, int64_t features, float *buffer, const float **x_full);
+LOOM_API loom_status loom_tp_enter_end(loom_tp *tp);
 /* Sums dx_full [T, features] (overwritten) over tp into dx_local. Starts on tp->comm after the work now on tp->compute: weight gradients may be
  * computed meanwhile. dx_local may be dx_full itself without sequence parallelism, and must be another buffer with it. */
 LOOM_API loom_status loom_tp_enter_backward_begin(loom_tp *tp, float *dx_full, int64_t tokens, int64_t features, float *dx_local);
@@ -97,6 +102,15 @@ LOOM_API loom_status loom_linear_bias_gradient(loom_linear *layer, const float *
 LOOM_API loom_status loom_linears_forward(loom_linear *const *layers, int count, const float *x_TI, int64_t tokens, float *y);
 LOOM_API loom_status loom_linears_backward_input(loom_linear *const *layers, int count, const float *dy, int64_t tokens, float *dx_TI);
 LOOM_API loom_status loom_linears_backward_weight(loom_linear *const *layers, int count, const float *x_TI, const float *dy, int64_t tokens);
+
+/* The border of a region and the product beside it in one call, as the two calls one after the other would. Where the device computes and communicates at once,
+ * and RANKLOOM_TP_CHUNKS does not forbid it, a chunk of the tokens travels while another is multiplied; sums over tokens and ranks then have another order. */
+/* y = loom_linears_forward of loom_tp_enter: x_local [Tl, in] -> y [T, widths side by side]; buffer [T, in]. */
+LOOM_API loom_status loom_tp_columns_forward(loom_linear *const *layers, int count, const float *x_local, int64_t tokens, float *buffer, float *y);
+/* y_local [Tl, out] = loom_tp_leave of loom_linear_forward of a row layer; partial [T, out] is overwritten. */
+LOOM_API loom_status loom_tp_row_forward(const loom_linear *layer, const float *x_TI, int64_t tokens, float *partial_TO, float *y_local);
+/* Its backward: dy_local -> *dy_full [T, out], which its weight gradient reads (loom_tp_leave_backward), and dx = dy_full W. */
+LOOM_API loom_status loom_tp_row_backward(const loom_linear *layer, const float *dy_local, int64_t tokens, float *buffer, const float **dy_full, float *dx_TI);
 
 /* --- vocabulary ------------------------------------------------------------------------------------------------------------------ */
 

@@ -3,6 +3,7 @@
 #include <rankloom/tp.h>
 
 #include "core/try.h"
+#include "tp/rows.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -137,36 +138,61 @@ static loom_gemm_args forward_product(const loom_linear *layer, int64_t out)
     return (loom_gemm_args){.b_KN = layer->weight.value, .n = out, .k = layer->in, .transpose_b = !layer->in_major};
 }
 
-loom_status loom_linear_forward(const loom_linear *layer, const float *x_TI, int64_t tokens, float *y_TO, int64_t leading_y)
+/* The product of the rows, `in` and `out` elements from one to the next of what goes in and comes out. */
+static loom_status multiply(const loom_tp *tp, loom_gemm_args product, loom_tp_rows rows, int64_t in, int64_t out)
 {
-    loom_tp *tp = layer->tp;
+    product.m = rows.count;
+    product.batch = rows.runs;
+    product.stride_a = rows.in_apart * in;
+    product.stride_c = rows.out_apart * out;
+    return tp->kernels->gemm(tp->kernels, &product, tp->compute);
+}
+
+static loom_status forward_rows(const loom_linear *layer, const float *x_TI, loom_tp_rows rows, float *y_TO, int64_t leading_y)
+{
     loom_gemm_args product = forward_product(layer, layer->out);
 
     product.c_MN = y_TO;
     product.a_MK = x_TI;
-    product.m = tokens;
     product.ldc = leading_y;
     if (layer->has_bias && layer->kind == LOOM_LINEAR_COLUMN)
         product.bias_N = layer->bias.value;
-    return tp->kernels->gemm(tp->kernels, &product, tp->compute);
+    return multiply(layer->tp, product, rows, layer->in, leading_y ? leading_y : layer->out);
+}
+
+loom_status loom_linear_forward(const loom_linear *layer, const float *x_TI, int64_t tokens, float *y_TO, int64_t leading_y)
+{
+    return forward_rows(layer, x_TI, loom_tp_all_rows(tokens), y_TO, leading_y);
+}
+
+loom_status loom_linear_forward_rows(const loom_linear *layer, const float *x_TI, loom_tp_rows rows, float *y_TO)
+{
+    return forward_rows(layer, x_TI, rows, y_TO, 0);
+}
+
+static loom_status backward_input_rows(const loom_linear *layer, const float *dy_TO, int64_t leading_dy, loom_tp_rows rows, float *dx_TI, bool accumulate)
+{
+    return multiply(layer->tp,
+                    (loom_gemm_args){.c_MN = dx_TI,
+                                     .a_MK = dy_TO,
+                                     .b_KN = layer->weight.value,
+                                     .n = layer->in,
+                                     .k = layer->out,
+                                     .lda = leading_dy,
+                                     .transpose_b = layer->in_major,
+                                     .accumulate = accumulate},
+                    rows, leading_dy ? leading_dy : layer->out, layer->in);
 }
 
 loom_status loom_linear_backward_input(const loom_linear *layer, const float *dy_TO, int64_t leading_dy, int64_t tokens, float *dx_TI,
                                        bool accumulate)
 {
-    loom_tp *tp = layer->tp;
+    return backward_input_rows(layer, dy_TO, leading_dy, loom_tp_all_rows(tokens), dx_TI, accumulate);
+}
 
-    return tp->kernels->gemm(tp->kernels,
-                             &(loom_gemm_args){.c_MN = dx_TI,
-                                               .a_MK = dy_TO,
-                                               .b_KN = layer->weight.value,
-                                               .m = tokens,
-                                               .n = layer->in,
-                                               .k = layer->out,
-                                               .lda = leading_dy,
-                                               .transpose_b = layer->in_major,
-                                               .accumulate = accumulate},
-                             tp->compute);
+loom_status loom_linear_backward_input_rows(const loom_linear *layer, const float *dy_TO, loom_tp_rows rows, float *dx_TI)
+{
+    return backward_input_rows(layer, dy_TO, 0, rows, dx_TI, false);
 }
 
 /* dW, stored as W is: dy^T x for [out, in], x^T dy for [in, out]. */
@@ -245,7 +271,7 @@ static bool side_by_side(loom_linear *const *layers, int count)
     return true;
 }
 
-static int64_t total_out(loom_linear *const *layers, int count)
+int64_t loom_linears_width(loom_linear *const *layers, int count)
 {
     int64_t sum = 0;
 
@@ -254,10 +280,9 @@ static int64_t total_out(loom_linear *const *layers, int count)
     return sum;
 }
 
-loom_status loom_linears_forward(loom_linear *const *layers, int count, const float *x_TI, int64_t tokens, float *y)
+loom_status loom_linears_forward_rows(loom_linear *const *layers, int count, const float *x_TI, loom_tp_rows rows, float *y)
 {
-    int64_t width = total_out(layers, count), column = 0;
-    loom_tp *tp = layers[0]->tp;
+    int64_t width = loom_linears_width(layers, count), column = 0;
     loom_status status;
 
     if (side_by_side(layers, count)) {
@@ -265,11 +290,10 @@ loom_status loom_linears_forward(loom_linear *const *layers, int count, const fl
 
         product.c_MN = y;
         product.a_MK = x_TI;
-        product.m = tokens;
-        return tp->kernels->gemm(tp->kernels, &product, tp->compute);
+        return multiply(layers[0]->tp, product, rows, layers[0]->in, width);
     }
     for (int i = 0; i < count; i++) {
-        LOOM_TRY(loom_linear_forward(layers[i], x_TI, tokens, y + column, width));
+        LOOM_TRY(forward_rows(layers[i], x_TI, rows, y + column, width));
         column += layers[i]->out;
     }
     return LOOM_OK;
@@ -278,9 +302,14 @@ fail:
     return status;
 }
 
+loom_status loom_linears_forward(loom_linear *const *layers, int count, const float *x_TI, int64_t tokens, float *y)
+{
+    return loom_linears_forward_rows(layers, count, x_TI, loom_tp_all_rows(tokens), y);
+}
+
 loom_status loom_linears_backward_input(loom_linear *const *layers, int count, const float *dy, int64_t tokens, float *dx_TI)
 {
-    int64_t width = total_out(layers, count), column = 0;
+    int64_t width = loom_linears_width(layers, count), column = 0;
     loom_tp *tp = layers[0]->tp;
     loom_status status;
 
@@ -302,7 +331,7 @@ fail:
 
 loom_status loom_linears_backward_weight(loom_linear *const *layers, int count, const float *x_TI, const float *dy, int64_t tokens)
 {
-    int64_t width = total_out(layers, count), column = 0;
+    int64_t width = loom_linears_width(layers, count), column = 0;
     loom_status status;
 
     if (side_by_side(layers, count))

@@ -1,11 +1,26 @@
 /* The two regions of tensor parallelism and the communication on their borders. */
 #include <rankloom/tp.h>
 
+#include "core/settings.h"
 #include "core/try.h"
+#include "tp/order.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { CHUNKS = 4, CHUNK_TOKENS = 512 /* of a product that still fills a GPU; nothing of this has been tuned on one */ };
+
+/* CPU ranks communicate with the very cores that multiply: chunks would gain nothing. */
+static loom_status choose_chunks(loom_tp *tp, loom_device_kind kind)
+{
+    int64_t asked = 0;
+    loom_status status = loom_setting_i64(LOOM_SETTING_TP_CHUNKS, &asked);
+
+    tp->chunks = asked ? asked : kind == LOOM_CUDA ? CHUNKS : 1;
+    tp->chunk_tokens = asked ? 1 : CHUNK_TOKENS;
+    return status;
+}
 
 loom_status loom_tp_open(loom_mesh *mesh, loom_kernels *kernels, loom_stream *compute, loom_tp **tp)
 {
@@ -21,6 +36,12 @@ loom_status loom_tp_open(loom_mesh *mesh, loom_kernels *kernels, loom_stream *co
     t->size = loom_comm_size(mesh->axis[LOOM_AXIS_TP]);
     t->rank = loom_comm_rank(mesh->axis[LOOM_AXIS_TP]);
     t->sequence_parallel = mesh->layout.sequence_parallel && t->size > 1;
+    t->blocks = calloc(3 * (size_t)t->size, sizeof *t->blocks);
+    if (!t->blocks) {
+        status = loom_fail(LOOM_E_MEMORY, "no memory for %d tensor-parallel ranks", t->size);
+        goto fail;
+    }
+    LOOM_TRY(choose_chunks(t, loom_device_get_kind(device)));
     LOOM_TRY(loom_stream_open(device, LOOM_STREAM_INLINE, "tp", &t->comm));
     LOOM_TRY(loom_event_open(device, &t->computed));
     LOOM_TRY(loom_event_open(device, &t->communicated));
@@ -39,6 +60,7 @@ void loom_tp_close(loom_tp *tp)
     loom_event_close(tp->communicated);
     loom_event_close(tp->computed);
     loom_stream_close(tp->comm);
+    free(tp->blocks);
     free(tp);
 }
 
@@ -75,8 +97,25 @@ static loom_status check_tokens(const loom_tp *tp, int64_t tokens, const char *c
     return LOOM_OK;
 }
 
+static loom_status follow(loom_stream *after, loom_event *event, loom_stream *before)
+{
+    loom_status status = loom_event_record(event, before);
+
+    return status < 0 ? status : loom_stream_wait_event(after, event);
+}
+
+loom_status loom_tp_comm_follows(loom_tp *tp)
+{
+    return follow(tp->comm, tp->computed, tp->compute);
+}
+
+loom_status loom_tp_compute_follows(loom_tp *tp)
+{
+    return follow(tp->compute, tp->communicated, tp->comm);
+}
+
 static loom_status gather_rows(loom_tp *tp, const float *local, int64_t tokens, int64_t features, float *buffer, const float **full,
-                               const char *call)
+                               loom_stream *stream, const char *call)
 {
     loom_status status;
 
@@ -85,7 +124,7 @@ static loom_status gather_rows(loom_tp *tp, const float *local, int64_t tokens, 
         return LOOM_OK;
     }
     LOOM_TRY(check_tokens(tp, tokens, call));
-    LOOM_TRY(loom_all_gather(tp->mesh->axis[LOOM_AXIS_TP], local, buffer, (size_t)(tokens / tp->size * features), LOOM_F32, tp->compute));
+    LOOM_TRY(loom_all_gather(tp->mesh->axis[LOOM_AXIS_TP], local, buffer, (size_t)(tokens / tp->size * features), LOOM_F32, stream));
     *full = buffer;
     return LOOM_OK;
 
@@ -112,12 +151,24 @@ fail:
 
 loom_status loom_tp_enter(loom_tp *tp, const float *x_local, int64_t tokens, int64_t features, float *buffer, const float **x_full)
 {
-    return gather_rows(tp, x_local, tokens, features, buffer, x_full, "loom_tp_enter");
+    return gather_rows(tp, x_local, tokens, features, buffer, x_full, tp->compute, "loom_tp_enter");
+}
+
+loom_status loom_tp_enter_begin(loom_tp *tp, const float *x_local, int64_t tokens, int64_t features, float *buffer, const float **x_full)
+{
+    loom_status status = tp->sequence_parallel ? loom_tp_comm_follows(tp) : LOOM_OK;
+
+    return status < 0 ? status : gather_rows(tp, x_local, tokens, features, buffer, x_full, tp->comm, "loom_tp_enter_begin");
+}
+
+loom_status loom_tp_enter_end(loom_tp *tp)
+{
+    return tp->sequence_parallel ? loom_tp_compute_follows(tp) : LOOM_OK;
 }
 
 loom_status loom_tp_leave_backward(loom_tp *tp, const float *dy_local, int64_t tokens, int64_t features, float *buffer, const float **dy_full)
 {
-    return gather_rows(tp, dy_local, tokens, features, buffer, dy_full, "loom_tp_leave_backward");
+    return gather_rows(tp, dy_local, tokens, features, buffer, dy_full, tp->compute, "loom_tp_leave_backward");
 }
 
 loom_status loom_tp_leave(loom_tp *tp, float *y_partial, int64_t tokens, int64_t features, float *y_local)
@@ -131,10 +182,8 @@ loom_status loom_tp_enter_backward_begin(loom_tp *tp, float *dx_full, int64_t to
 
     if (tp->size == 1)
         return sum_rows(tp, dx_full, tokens, features, dx_local, tp->compute, "loom_tp_enter_backward_begin");
-    LOOM_TRY(loom_event_record(tp->computed, tp->compute));
-    LOOM_TRY(loom_stream_wait_event(tp->comm, tp->computed));
-    LOOM_TRY(sum_rows(tp, dx_full, tokens, features, dx_local, tp->comm, "loom_tp_enter_backward_begin"));
-    return loom_event_record(tp->communicated, tp->comm);
+    LOOM_TRY(loom_tp_comm_follows(tp));
+    return sum_rows(tp, dx_full, tokens, features, dx_local, tp->comm, "loom_tp_enter_backward_begin");
 
 fail:
     return status;
@@ -142,5 +191,5 @@ fail:
 
 loom_status loom_tp_enter_backward_end(loom_tp *tp)
 {
-    return tp->size == 1 ? LOOM_OK : loom_stream_wait_event(tp->compute, tp->communicated);
+    return tp->size == 1 ? LOOM_OK : loom_tp_compute_follows(tp);
 }

@@ -208,31 +208,7 @@ static void column_then_row(loom_comm *world, loom_stream *stream, bool sequence
     close_tp(&f);
 }
 
-static void whole_rows(loom_comm *world, loom_stream *stream)
-{
-    column_then_row(world, stream, false);
-}
-
-static void own_rows(loom_comm *world, loom_stream *stream)
-{
-    column_then_row(world, stream, true);
-}
-
-static void columns_then_rows_equal_two_plain_products(void **state)
-{
-    (void)state;
-    for (int ranks = 1; ranks <= 3; ranks++)
-        on_ranks(ranks, whole_rows);
-}
-
-static void columns_then_rows_equal_two_plain_products_with_sequence_parallelism(void **state)
-{
-    (void)state;
-    for (int ranks = 2; ranks <= 3; ranks++)
-        on_ranks(ranks, own_rows);
-}
-
-/* Weight gradients that wait: of two micro-batches, after the input gradients of both, in f64 loops over all tokens. */
+/* Weight gradients, in f64 loops over all tokens. */
 static double reference_dw(const loom_shard *shard, int64_t index)
 {
     int64_t columns = shard->shape[1], out = index / columns, in = index % columns;
@@ -257,7 +233,113 @@ static void check_weight_gradient(const loom_param *param)
         assert_near(param->gradient[i], reference_dw(&param->shard, loom_shard_global_index(&param->shard, i)), 3e-5);
 }
 
-/* A backward in halves: what the weights' half multiplies is kept by the caller, the wide layer's input, and both gradients. */
+/* The way in, the way out, and the way out's backward: chunks send together what one call would, (n-1)/n of [TOKENS, IN] each, twice that where whole rows are
+ * summed and nothing is gathered. Six or four tokens of a rank are not cut into four or three: the next smaller number is taken. */
+static void check_border_traffic(const fixture *f, bool sequence_parallel, int chunks)
+{
+    int n = f->tp->size, tokens = sequence_parallel ? TOKENS / n : TOKENS;
+    size_t whole = (size_t)(TOKENS * IN) * sizeof(float) * (size_t)(n - 1) / (size_t)n;
+    loom_traffic traffic;
+    uint64_t calls = 0, bytes = 0;
+
+    for (; tokens % chunks != 0; chunks--)
+        ;
+    loom_comm_traffic(f->mesh->axis[LOOM_AXIS_TP], &traffic);
+    for (int kind = 0; kind < LOOM_CALL_KINDS; kind++) {
+        calls += traffic.calls[kind];
+        bytes += traffic.bytes[kind];
+    }
+    assert_in_range(bytes, (sequence_parallel ? 3 : 2) * whole - calls, (sequence_parallel ? 3 : 2) * whole); /* each call rounds down */
+    assert_int_equal(calls, n == 1 ? 0 : sequence_parallel ? 3 * chunks : chunks);
+}
+
+/* The same by the calls that take the border of a region and the product beside it together, in up to `chunks` chunks; and the weight gradients. */
+static void borders_with_products(loom_comm *world, loom_stream *stream, bool sequence_parallel, int chunks)
+{
+    fixture f = open_tp(world, stream, sequence_parallel);
+    loom_linear up, down, *ups[] = {&up};
+    loom_param_list params = {0};
+    loom_dp *dp;
+    float x[TOKENS * IN], full[TOKENS * IN], d_full[TOKENS * IN], partial[TOKENS * IN], wide[TOKENS * WIDE], d_wide[TOKENS * WIDE], y[TOKENS * IN],
+        dy[TOKENS * IN], dx[TOKENS * IN];
+    int64_t local = loom_tp_local_tokens(f.tp, TOKENS), first = sequence_parallel ? f.tp->rank * local : 0;
+    const float *x_full, *dy_full;
+
+    assert_int_equal(f.tp->chunks, chunks);
+    open_pair(&f, stream, &up, &down, &params, &dp);
+    loom_comm_reset_traffic(f.mesh->axis[LOOM_AXIS_TP]);
+    for (int64_t i = 0; i < local * IN; i++) {
+        x[i] = element(3, first * IN + i);
+        dy[i] = element(4, first * IN + i);
+    }
+    assert_ok(loom_tp_columns_forward(ups, 1, x, TOKENS, full, wide));
+    assert_ok(loom_tp_row_forward(&down, wide, TOKENS, partial, y));
+    assert_ok(loom_tp_row_backward(&down, dy, TOKENS, d_full, &dy_full, d_wide));
+    check_border_traffic(&f, sequence_parallel, chunks);
+    assert_ok(loom_linear_backward_weight(&down, wide, dy_full, 0, TOKENS));
+    assert_ok(loom_tp_enter_begin(f.tp, x, TOKENS, IN, full, &x_full));
+    assert_ok(loom_linear_backward_input(&up, d_wide, 0, TOKENS, partial, false));
+    assert_ok(loom_tp_enter_end(f.tp));
+    assert_ok(loom_tp_enter_backward_begin(f.tp, partial, TOKENS, IN, dx));
+    assert_ok(loom_linear_backward_weight(&up, x_full, d_wide, 0, TOKENS));
+    assert_ok(loom_tp_enter_backward_end(f.tp));
+    assert_ok(loom_stream_wait(stream));
+    for (int64_t i = 0; i < local * IN; i++) {
+        assert_near(y[i], reference_y(first + i / IN, i % IN), 1e-5);
+        assert_near(dx[i], reference_dx(first + i / IN, i % IN), 1e-5);
+    }
+    check_weight_gradient(&up.weight);
+    check_weight_gradient(&down.weight);
+    loom_dp_close(dp);
+    loom_param_list_free(&params);
+    close_tp(&f);
+}
+
+static void in_chunks(loom_comm *world, loom_stream *stream)
+{
+    char text[8];
+
+    for (int chunks = 1; chunks <= 4; chunks++) {
+        snprintf(text, sizeof text, "%d", chunks);
+        assert_int_equal(setenv("RANKLOOM_TP_CHUNKS", text, 1), 0);
+        borders_with_products(world, stream, false, chunks);
+        borders_with_products(world, stream, loom_comm_size(world) > 1, chunks);
+    }
+}
+
+static void borders_in_chunks_equal_two_plain_products(void **state)
+{
+    (void)state;
+    for (int ranks = 1; ranks <= 4; ranks++)
+        on_ranks(ranks, in_chunks);
+}
+
+static void whole_rows(loom_comm *world, loom_stream *stream)
+{
+    column_then_row(world, stream, false);
+}
+
+static void own_rows(loom_comm *world, loom_stream *stream)
+{
+    column_then_row(world, stream, true);
+}
+
+static void columns_then_rows_equal_two_plain_products(void **state)
+{
+    (void)state;
+    for (int ranks = 1; ranks <= 3; ranks++)
+        on_ranks(ranks, whole_rows);
+}
+
+static void columns_then_rows_equal_two_plain_products_with_sequence_parallelism(void **state)
+{
+    (void)state;
+    for (int ranks = 2; ranks <= 3; ranks++)
+        on_ranks(ranks, own_rows);
+}
+
+/* A backward in halves, of two micro-batches: weight gradients after the input gradients of both. What the weights' half multiplies is kept by
+ * the caller: the wide layer's input, and both gradients. */
 static void weights_after_inputs(loom_comm *world, loom_stream *stream)
 {
     enum { HALF = TOKENS / 2 };
@@ -343,6 +425,7 @@ int main(void)
         cmocka_unit_test(padding_does_not_enter_the_softmax),
         cmocka_unit_test(columns_then_rows_equal_two_plain_products),
         cmocka_unit_test(columns_then_rows_equal_two_plain_products_with_sequence_parallelism),
+        cmocka_unit_test(borders_in_chunks_equal_two_plain_products),
         cmocka_unit_test(weight_gradients_may_come_after_all_input_gradients),
         cmocka_unit_test(tokens_that_cannot_be_split_are_refused),
         cmocka_unit_test(fewer_kv_heads_than_ranks_are_shared),
