@@ -43,6 +43,18 @@ Y
 [ ! -x "$build/test/cuda/test_cuda_architectures" ] ||
     "$build/test/cuda/test_cuda_architectures" "$build/lib/cuda/librankloom_cuda.so" sm_80 sm_90 sm_100 compute_100
 
+# The kernels' tests hand over their own memory.
+say "every kernel against f64"
+if nvidia-smi -q 2>/dev/null | grep -qE 'Addressing Mode *: *(HMM|ATS)'; then
+    for name in gemm attention norm elementwise tokens experts; do
+        part "kernels $name" env LOOM_TEST_MAKERS="cuda device products" "$build/test/kernels/test_kernels_$name"
+    done
+    part "kernels on tensor cores (tf32)" env LOOM_TEST_MAKERS="cuda device" "$build/test/kernels/test_kernels_tensor_cores"
+    part "kernels in fp8" env LOOM_TEST_MAKERS="cuda device" "$build/test/kernels/test_kernels_fp8"
+else
+    echo "skipped: this GPU does not reach the host's memory (nvidia-smi -q: Addressing Mode is neither HMM nor ATS)"
+fi
+
 # Ranks that share a GPU name themselves hosts of their own (NCCL_HOSTID): NCCL refuses two of one host on one device.
 say "the fixtures' logits, gradients and losses, on one rank and on ranks that share the GPU"
 for model in gpt2_tiny llama_tiny mixtral_tiny deepseek_tiny; do

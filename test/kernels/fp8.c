@@ -11,7 +11,7 @@ static const double EXACT_FACTORS = 2e-6;
 static int open_maker(void **state)
 {
     (void)state;
-    open_one_shim_maker(777, (loom_cuda_choice){.math = LOOM_GPU_FP8}, "fp8");
+    open_one_cuda_maker(777, (loom_cuda_choice){.math = LOOM_GPU_FP8}, "fp8");
     return 0;
 }
 

@@ -10,10 +10,10 @@ int n_makers;
 bool makers_are_slow;
 static loom_device *devices[2];
 
-static void open_maker(loom_device *device, const char *isa, const char *gemm)
+static void open_configured(loom_device *device, const loom_kernels_config *config)
 {
     maker *m = &makers[n_makers];
-    loom_status status = loom_kernels_open(device, &(loom_kernels_config){.isa = isa, .gemm_library = gemm}, &m->kernels);
+    loom_status status = loom_kernels_open(device, config, &m->kernels);
 
     if (status == LOOM_E_UNSUPPORTED)
         return;
@@ -22,6 +22,11 @@ static void open_maker(loom_device *device, const char *isa, const char *gemm)
     m->close = loom_kernels_close;
     snprintf(m->name, sizeof m->name, "%s/%s/%d threads", m->kernels->isa, m->kernels->gemm_library, loom_device_threads(device));
     n_makers++;
+}
+
+static void open_maker(loom_device *device, const char *isa, const char *gemm)
+{
+    open_configured(device, &(loom_kernels_config){.isa = isa, .gemm_library = gemm});
 }
 
 static void open_shim_maker(loom_device *device, uint64_t seed, loom_cuda_choice choice, const char *name)
@@ -57,21 +62,53 @@ static void open_cuda_on_the_host(bool products)
         open_shim_maker(devices[0], seed, (loom_cuda_choice){0}, "cuBLASLt's gemm");
 }
 
-void open_one_shim_maker(uint64_t seed, loom_cuda_choice choice, const char *name)
+static void open_device(void)
+{
+    if (loom_device_open(LOOM_CUDA, NULL, &devices[1]) != LOOM_OK)
+        fail_msg("%s", loom_last_error());
+}
+
+static void open_cuda_on_a_device(bool products)
 {
     open_host();
-    open_shim_maker(devices[0], seed, choice, name);
+    open_maker(devices[0], "portable", "own");
+    open_device();
+    open_maker(devices[1], NULL, "own");
+    if (products)
+        open_maker(devices[1], NULL, "cublaslt");
+}
+
+static bool makers_asked_for(const char *kind)
+{
+    const char *only = getenv("LOOM_TEST_MAKERS");
+
+    return only && strncmp(only, kind, strlen(kind)) == 0;
+}
+
+void open_one_cuda_maker(uint64_t seed, loom_cuda_choice choice, const char *name)
+{
+    static const char *const math[] = {[LOOM_GPU_F32] = "f32", [LOOM_GPU_TF32] = "tf32", [LOOM_GPU_BF16] = "bf16", [LOOM_GPU_FP8] = "fp8"};
+
+    if (makers_asked_for("cuda device")) {
+        open_device();
+        open_configured(devices[1], &(loom_kernels_config){.gemm_library = choice.own_gemm ? "own" : "cublaslt", .cuda_math = math[choice.math]});
+    } else {
+        open_host();
+        open_shim_maker(devices[0], seed, choice, name);
+    }
     assert_int_equal(n_makers, 1);
 }
 
 int open_makers(void **state)
 {
     static const int threads[2] = {1, 3};
-    const char *only = getenv("LOOM_TEST_MAKERS");
-
     (void)state;
-    if (only && strncmp(only, "cuda", 4) == 0) {
-        open_cuda_on_the_host(strcmp(only, "cuda products") == 0);
+    if (makers_asked_for("cuda device")) {
+        open_cuda_on_a_device(makers_asked_for("cuda device products"));
+        return 0;
+    }
+    if (makers_asked_for("cuda")) {
+        open_cuda_on_the_host(makers_asked_for("cuda products"));
         return 0;
     }
     for (int i = 0; i < 2; i++) {

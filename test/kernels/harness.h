@@ -17,7 +17,9 @@ typedef struct maker {
 } maker;
 
 /* Opens each instruction set that this machine has (with our own GEMM) and each GEMM library of the build, one and three threads; with
- * LOOM_TEST_MAKERS=cuda the CUDA kernels on the host (kernels/cuda/shim) beside one of these; "cuda products": also with cuBLASLt's double.
+ * LOOM_TEST_MAKERS=cuda the CUDA kernels on the host (kernels/cuda/shim) beside one of these; "cuda products": also with cuBLASLt's double; "cuda device":
+ * on CUDA device 0 instead, with products of our own; "cuda device products": and with cuBLASLt's. Tests hand over their own memory, which that device
+ * has to reach ("Addressing Mode : HMM" or "ATS" in nvidia-smi -q).
  * Group set-up and tear-down for cmocka; *state is NULL, the makers are in `makers`. */
 enum { MAKERS_MAX = 16 };
 extern maker makers[MAKERS_MAX];
@@ -28,10 +30,12 @@ int close_makers(void **state);
 
 #define FOR_EACH_MAKER(m) for (const maker *m = makers; m < makers + n_makers; m++)
 
-/* Calls an operation of the maker and requires success. */
+/* Calls an operation of the maker, waits for it and requires success. */
 #define CALL(m, operation, ...)                                                                                                            \
     do {                                                                                                                                   \
         loom_status call_status = (m)->kernels->operation((m)->kernels, __VA_ARGS__, (m)->stream);                                         \
+        if (call_status == LOOM_OK)                                                                                                        \
+            call_status = loom_stream_wait((m)->stream);                                                                                   \
         if (call_status != LOOM_OK)                                                                                                        \
             fail_msg("%s: %s: %s", (m)->name, #operation, loom_last_error());                                                              \
     } while (0)

@@ -8,7 +8,7 @@
  * double. */
 loom_status open_shim(loom_device *device, uint64_t seed, loom_cuda_choice choice, loom_kernels **kernels);
 void close_shim(loom_kernels *kernels);
-/* Opens it as the only one of `makers` (harness.h); close_makers() closes it. */
-void open_one_shim_maker(uint64_t seed, loom_cuda_choice choice, const char *name);
+/* The only one of `makers` (harness.h, whose close_makers() closes it): on the host, or on a device where LOOM_TEST_MAKERS says so; `seed` is for the host. */
+void open_one_cuda_maker(uint64_t seed, loom_cuda_choice choice, const char *name);
 
 #endif

@@ -9,7 +9,7 @@ static const double EXACT_FACTORS = 2e-6, ROUNDED = 4e-4;
 static int open_maker(void **state)
 {
     (void)state;
-    open_one_shim_maker(12345, (loom_cuda_choice){.own_gemm = true, .math = LOOM_GPU_TF32}, "tf32");
+    open_one_cuda_maker(12345, (loom_cuda_choice){.own_gemm = true, .math = LOOM_GPU_TF32}, "tf32");
     return 0;
 }
 
