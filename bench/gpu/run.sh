@@ -2,7 +2,7 @@
 # Everything that wants a GPU, in one go: run.sh BUILD. Writes BUILD/gpu/report.txt; a part that fails is named and the others go on.
 #
 # Speeds are measured in each arithmetic, or in the one that RANKLOOM_CUDA_MATH names (f32, tf32, bf16, fp8); then PEAK_TFLOPS (dense, of that arithmetic)
-# turns model FLOP/s into utilisation.
+# turns model FLOP/s into utilisation. Beside each figure the same model in PyTorch, by $TORCH_PYTHON (python3 unless set) where that has a torch that sees the GPU.
 set -uo pipefail
 [ $# = 1 ] || { sed -n '2,5s/^# //p' "$0" >&2; exit 2; }
 build=$(cd "$1" && pwd)
@@ -77,6 +77,17 @@ speed() {
         awk '$2 * 1 > 0 {printf "%s%s %.1f ms", n++ ? ", " : "      the last step: ", $1, $2 * 1e3} END {if (n) print ""}'
 }
 
+# peer MATH FAMILY LAYERS HIDDEN HEADS KV_HEADS FFN VOCAB BATCH SEQ: the same in PyTorch, which has no fp8 of its own for these layers.
+python=${TORCH_PYTHON:-python3}
+has_torch=$("$python" -c 'import torch; print(torch.cuda.is_available())' 2>/dev/null || echo False)
+[ "$has_torch" = True ] || echo "PyTorch: left out, $python has no torch that sees a GPU"
+peer() {
+    local math=$1
+    shift
+    [ "$has_torch" = True ] && [ "$math" != fp8 ] || return 0
+    "$python" -B "$here/torch_peer.py" "$@" "$math" 2>&1 | tail -n 1 | sed 's/^/      /'
+}
+
 cat >"$out/gpt2.yaml" <<'Y'
 model: {family: gpt2, vocab: 50257, layers: 12, hidden: 768, heads: 12, ffn: 3072, seq: 1024}
 data: {path: data.txt, tokenizer: bytes}
@@ -96,8 +107,11 @@ for math in ${RANKLOOM_CUDA_MATH:-f32 tf32 bf16 fp8}; do
     say "speed, one GPU, RANKLOOM_CUDA_MATH=$math"
     export RANKLOOM_CUDA_MATH=$math
     speed "GPT-2 124M" 124e6 "$out/gpt2.yaml"
+    peer $math gpt2 12 768 12 12 3072 50257 8 1024
     speed "GPT-2 1.5B" 1.56e9 "$out/gpt2-xl.yaml"
+    peer $math gpt2 48 1600 25 25 6400 50257 4 1024
     speed "4 layers of Llama 3 8B" 1.92e9 "$out/llama.yaml"
+    peer $math llama 4 4096 32 8 14336 128256 1 4096
 done
 
 if command -v compute-sanitizer >/dev/null; then
