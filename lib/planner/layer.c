@@ -1,6 +1,8 @@
 /* Forward and backward of one micro-batch through one layer, the embedding, or the head, on the busiest rank. */
 #include "planner/cost.h"
 
+#include <rankloom/sizes.h>
+
 #include <math.h>
 
 /* What all parts of a layer are counted with. */
@@ -171,34 +173,52 @@ static void add_core(const shape *s, loom_pass_pair *pair)
         add_unfused_core(s, pair);
 }
 
-/* Context parallelism: keys and values, or heads, travel. `core` is the attention time they can hide under (ring only). */
+/* A ring of so many members: a hop is hidden under the attention of the block before it; every block's result is merged in fp32. */
+static void add_ring(const shape *s, loom_pass_pair *pair, int members, double heads, double kv)
+{
+    const loom_machine *machine = &s->job->machine;
+    loom_group next = s->degrees->places.cp.domains > 1 ? (loom_group){2, 1, 2} : (loom_group){2, 2, 1};
+    double hops = (members - 1) * loom_hop_seconds(machine, next, kv), hide = machine->crowd > 1 ? 0 : (double)(members - 1) / members;
+
+    add_stream(s, pair, (members - 1) * 8 * s->tokens * heads * value_dim(s->model));
+    pair->forward.part[LOOM_TIME_CP] += fmax(0, hops - hide * pair->forward.part[LOOM_TIME_ATTENTION]);
+    pair->backward.part[LOOM_TIME_CP] += fmax(0, 2 * hops - hide * pair->backward.part[LOOM_TIME_ATTENTION]);
+}
+
+/* Neighbours of cp exchange heads. */
+static void add_head_exchange(const shape *s, loom_pass_pair *pair, int neighbours, double bytes)
+{
+    int inside = neighbours < s->degrees->places.cp.inside ? neighbours : s->degrees->places.cp.inside;
+    loom_group group = {neighbours, inside, (neighbours + inside - 1) / inside};
+    double seconds = loom_exchange_seconds(&s->job->machine, group, bytes, 0);
+
+    pair->forward.part[LOOM_TIME_CP] += seconds;
+    pair->backward.part[LOOM_TIME_CP] += seconds;
+}
+
+/* Context parallelism: keys and values, or heads, travel; in a hybrid heads among the `inner` ranks, then keys and values between such groups: each member's
+ * share of them is as large as its own was. */
 static void add_context_exchange(const shape *s, loom_pass_pair *pair)
 {
     const loom_degrees *g = s->degrees;
-    const loom_machine *machine = &s->job->machine;
-    loom_group group = g->places.cp;
     double heads = (double)s->model->heads / g->tp;
     double kv_width =
         s->model->mla.kv_rank ? heads * (qk_dim(s->model) + value_dim(s->model)) : 2 * kv_heads_of_rank(s) * s->model->head_dim;
     double kv = s->job->element * s->tokens * kv_width;
     double q = s->job->element * s->tokens * heads * (qk_dim(s->model) + value_dim(s->model)); /* queries, and outputs */
+    int inner = loom_cp_inner(g->cp_kind, g->cp, s->model->heads / g->tp, (int64_t)kv_heads_of_rank(s));
 
     if (g->cp == 1)
         return;
     if (g->cp_kind == LOOM_CP_ALLGATHER) {
-        pair->forward.part[LOOM_TIME_CP] += loom_gather_seconds(machine, group, kv * g->cp);
-        pair->backward.part[LOOM_TIME_CP] += 2 * loom_gather_seconds(machine, group, kv * g->cp);
-    } else if (g->cp_kind == LOOM_CP_ULYSSES || g->cp_kind == LOOM_CP_HYBRID) {
-        double seconds = loom_exchange_seconds(machine, group, kv + q, 0);
-        pair->forward.part[LOOM_TIME_CP] += seconds;
-        pair->backward.part[LOOM_TIME_CP] += seconds;
-    } else { /* a hop of the ring is hidden under the attention of the block before it; every block's result is merged in fp32 */
-        add_stream(s, pair, (g->cp - 1) * 8 * s->tokens * heads * value_dim(s->model));
-        double hops = (g->cp - 1) * loom_hop_seconds(machine, group.domains > 1 ? (loom_group){2, 1, 2} : (loom_group){2, 2, 1}, kv);
-        double hide = machine->crowd > 1 ? 0 : (double)(g->cp - 1) / g->cp;
-        pair->forward.part[LOOM_TIME_CP] += fmax(0, hops - hide * pair->forward.part[LOOM_TIME_ATTENTION]);
-        pair->backward.part[LOOM_TIME_CP] += fmax(0, 2 * hops - hide * pair->backward.part[LOOM_TIME_ATTENTION]);
+        pair->forward.part[LOOM_TIME_CP] += loom_gather_seconds(&s->job->machine, g->places.cp, kv * g->cp);
+        pair->backward.part[LOOM_TIME_CP] += 2 * loom_gather_seconds(&s->job->machine, g->places.cp, kv * g->cp);
+        return;
     }
+    if (inner > 1)
+        add_head_exchange(s, pair, inner, kv + q);
+    if (inner < g->cp)
+        add_ring(s, pair, g->cp / inner, heads, kv);
 }
 
 /* --- tensor parallelism --------------------------------------------------------------------------------------------------- */

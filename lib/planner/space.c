@@ -1,6 +1,8 @@
 /* Enumeration of legal degrees, one function a field, in the order in which a layout is built up. */
 #include "planner/space.h"
 
+#include <rankloom/sizes.h>
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,8 +62,7 @@ void loom_space_sequence_parallel(const loom_space *s, int tp, int cp, loom_choi
 
 static bool heads_split(const loom_model *m, int64_t parts, int tp)
 {
-    int64_t ways = parts * tp;
-    return m->heads % ways == 0 && (m->kv_heads % ways == 0 || ways % m->kv_heads == 0);
+    return loom_cp_heads_split(m->heads, m->kv_heads, parts * tp);
 }
 
 static bool has_inner(const loom_model *m, int tp, int cp)

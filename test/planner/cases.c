@@ -367,6 +367,19 @@ static void h01_experts_are_exchanged_inside_the_node_when_the_network_is_slow(v
     close_room(&r);
 }
 
+/* Over two nodes ulysses sends queries and outputs across the network, a hybrid only keys and values, under attention; */
+static void heads_are_exchanged_inside_the_node_and_keys_between(void **state)
+{
+    room r;
+
+    open_room(&r, "dense-8b", "h100-2x8");
+    double across = predict(&r, "cp=16,cp_kind=ulysses").part_s[LOOM_TIME_CP], hybrid = predict(&r, "cp=16,cp_kind=hybrid").part_s[LOOM_TIME_CP];
+    double inside = predict(&r, "cp=8,dp=2,cp_kind=ulysses").part_s[LOOM_TIME_CP];
+    assert_true(hybrid < across / 2);
+    assert_true(inside < across / 2);
+    close_room(&r);
+}
+
 static double idle_of(int pp, int vpp, int64_t m)
 {
     double f[8], b[8], w[8];
@@ -747,6 +760,7 @@ int main(void)
         cmocka_unit_test(c24_on_uneven_nodes_a_tensor_parallel_pair_stays_inside_a_node),
         cmocka_unit_test(c26_expert_groups_may_be_as_large_as_the_nvlink_domain),
         cmocka_unit_test(c31_neighbouring_ranks_make_tensor_parallelism_cheap),
+        cmocka_unit_test(heads_are_exchanged_inside_the_node_and_keys_between),
         cmocka_unit_test(h01_experts_are_exchanged_inside_the_node_when_the_network_is_slow),
         cmocka_unit_test(h02_idle_shares_and_the_fewest_micro_batches_for_a_tenth),
         cmocka_unit_test(h04_each_kind_of_communication_is_exposed_or_hidden_by_itself),
