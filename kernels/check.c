@@ -54,6 +54,17 @@ static loom_status need_eps(const char *operation, double eps)
     return LOOM_OK;
 }
 
+static loom_status check_gemm_gelu(const loom_gemm_args *a)
+{
+    if (a->gelu_MN && a->gelu_input_MN)
+        return loom_fail(LOOM_E_INVALID, "gemm: gelu_MN and gelu_input_MN are both given; a product is one of forward or of backward");
+    if (a->gelu_input_MN && (a->bias_N || a->accumulate))
+        return loom_fail(LOOM_E_INVALID, "gemm: gelu_input_MN goes with neither bias_N nor accumulate: all of C would be multiplied by the slope");
+    if (a->c_MN && (a->gelu_MN == a->c_MN || a->gelu_input_MN == a->c_MN))
+        return loom_fail(LOOM_E_INVALID, "gemm: %s is c_MN itself; it has to be another matrix", a->gelu_MN ? "gelu_MN" : "gelu_input_MN");
+    return LOOM_OK;
+}
+
 loom_status loom_check_gemm(const loom_gemm_args *a)
 {
     loom_status status;
@@ -68,7 +79,7 @@ loom_status loom_check_gemm(const loom_gemm_args *a)
         return loom_fail(LOOM_E_INVALID,
                          "gemm: stride_c=%" PRId64 " would let the %" PRId64 " results overlap; each is %" PRId64 " x %" PRId64,
                          a->stride_c, a->batch, a->m, a->n);
-    return LOOM_OK;
+    return check_gemm_gelu(a);
 fail:
     return status;
 }

@@ -323,12 +323,14 @@ static loom_status row_forward(const loom_linear *layer, const gpt_shape *s, gpt
     return loom_linear_add_bias(layer, w->branch_TlD, s->Tl);
 }
 
-static loom_status activate(const gpt_block *block, const gpt_shape *s, const gpt_saved *saved)
+/* norm2 -> wide, active. GELU is part of the product before it. */
+static loom_status mlp_inner(gpt_block *block, const gpt_shape *s, gpt_workspace *w, const gpt_saved *saved)
 {
     loom_kernels *k = s->tp->kernels;
 
     if (s->model->mlp == LOOM_GELU_TANH)
-        return k->gelu(k, &(loom_gelu_args){.y = saved->active, .x = saved->wide, .count = s->T * block->ffn}, s->tp->compute);
+        return loom_tp_column_forward_gelu(&block->wide[0], saved->norm2_TD, s->T, w->gathered_TD, saved->wide, saved->active);
+    TRY(column_forward(block->wide, block->n_wide, s, w, saved->norm2_TD, saved->wide));
     return k->swiglu(k,
                      &(loom_swiglu_args){.y_TF = saved->active,
                                          .gate_TF = saved->wide,
@@ -338,12 +340,6 @@ static loom_status activate(const gpt_block *block, const gpt_shape *s, const gp
                                          .ld_gate = block->wide_width,
                                          .ld_up = block->wide_width},
                      s->tp->compute);
-}
-
-static loom_status mlp_inner(gpt_block *block, const gpt_shape *s, gpt_workspace *w, const gpt_saved *saved)
-{
-    TRY(column_forward(block->wide, block->n_wide, s, w, saved->norm2_TD, saved->wide));
-    return activate(block, s, saved);
 }
 
 loom_status gpt_mlp_forward(gpt_block *block, const gpt_shape *s, gpt_workspace *w, const gpt_saved *saved)
@@ -379,7 +375,8 @@ loom_status gpt_block_forward(gpt_block *block, const gpt_shape *s, gpt_workspac
 
 /* --- backward ------------------------------------------------------------------------------------------------------------------------ *
  * Gradients inside a region take the place of what they are made from: that of gate and up theirs, and where backward is split that of q, k and v theirs
- * and that of the attention's sum the sum's. So the weights' half finds both factors of each product in `saved`. */
+ * and that of the attention's sum the sum's. So the weights' half finds both factors of each product in `saved`. Where it is not split, a product
+ * that ends in GELU's slope leaves its result in d_inner. */
 
 /* d [Tl, D] -> the layer's weight gradient. */
 static loom_status row_backward_weight(loom_linear *layer, const gpt_shape *s, gpt_workspace *w, const float *d, const float *x_in)
@@ -390,13 +387,13 @@ static loom_status row_backward_weight(loom_linear *layer, const gpt_shape *s, g
     return loom_linear_backward_weight(layer, x_in, d_full, s->D, s->T);
 }
 
-/* d [Tl, D] -> d_in [T, in of this rank]. */
-static loom_status row_backward(loom_linear *layer, const gpt_shape *s, gpt_workspace *w, const float *d, const float *x_in, float *d_in)
+/* d [Tl, D] -> d_inner [T, in of this rank], the gradient of x_in, or of `before` where x_in is gelu(before). */
+static loom_status row_backward(loom_linear *layer, const gpt_shape *s, gpt_workspace *w, const float *d, const float *x_in, const float *before)
 {
     const float *d_full;
 
     TRY(loom_linear_bias_gradient(layer, d, s->Tl));
-    TRY(loom_tp_row_backward(layer, d, s->T, w->gathered_TD, &d_full, d_in));
+    TRY(loom_tp_row_backward_gelu(layer, d, s->T, w->gathered_TD, &d_full, before, w->d_inner));
     return s->split_backward ? LOOM_OK : loom_linear_backward_weight(layer, x_in, d_full, s->D, s->T);
 }
 
@@ -484,22 +481,36 @@ static loom_status activate_backward(const gpt_block *block, const gpt_shape *s,
                               s->tp->compute);
 }
 
-/* d [Tl, D] -> saved->wide, the gradient of what the first matrices gave. */
+/* Whether the slope of GELU is part of the product before it. */
+static bool ends_in_slope(const gpt_shape *s)
+{
+    return s->model->mlp == LOOM_GELU_TANH && !s->split_backward;
+}
+
+/* The gradient of what the first matrices gave. */
+static float *d_wide_of(const gpt_shape *s, const gpt_workspace *w, const gpt_saved *saved)
+{
+    return ends_in_slope(s) ? w->d_inner : saved->wide;
+}
+
+/* d [Tl, D] -> that gradient. */
 static loom_status mlp_backward_inner(gpt_block *block, const gpt_shape *s, gpt_workspace *w, const gpt_saved *saved, const float *d)
 {
-    TRY(row_backward(&block->narrow, s, w, d, saved->active, w->d_inner));
+    if (ends_in_slope(s))
+        return row_backward(&block->narrow, s, w, d, saved->active, saved->wide);
+    TRY(row_backward(&block->narrow, s, w, d, saved->active, NULL));
     return activate_backward(block, s, saved, w->d_inner);
 }
 
 loom_status gpt_mlp_backward(gpt_block *block, const gpt_shape *s, gpt_workspace *w, const gpt_saved *saved, const float *d)
 {
     TRY(mlp_backward_inner(block, s, w, saved, d));
-    return column_backward_input(block->wide, block->n_wide, s, w, saved->wide);
+    return column_backward_input(block->wide, block->n_wide, s, w, d_wide_of(s, w, saved));
 }
 
 loom_status gpt_mlp_backward_sum(gpt_block *block, const gpt_shape *s, gpt_workspace *w, const gpt_saved *saved)
 {
-    return column_backward_sum(block->wide, block->n_wide, s, w, saved->norm2_TD, saved->wide);
+    return column_backward_sum(block->wide, block->n_wide, s, w, saved->norm2_TD, d_wide_of(s, w, saved));
 }
 
 loom_status gpt_mlp_backward_weight(gpt_block *block, const gpt_shape *s, gpt_workspace *w, const gpt_saved *saved, const float *d)
@@ -514,7 +525,7 @@ static loom_status feed_forward_backward(gpt_block *block, const gpt_shape *s, g
         TRY(gpt_experts_backward(block, s, w, saved, d));
     } else {
         TRY(mlp_backward_inner(block, s, w, saved, d));
-        TRY(column_backward(block->wide, block->n_wide, s, w, saved->norm2_TD, saved->wide));
+        TRY(column_backward(block->wide, block->n_wide, s, w, saved->norm2_TD, d_wide_of(s, w, saved)));
     }
     return gpt_norm_backward(&block->norm2, s, w->branch_TlD, saved->mid_TD, saved->mean2_T, saved->rstd2_T, d, true);
 }
@@ -543,7 +554,7 @@ static loom_status attention_backward(gpt_block *block, const gpt_shape *s, gpt_
                                          .dv_at = row};
 
     TRY(keep(s, saved->mid_TD, d, s->Tl * s->D));
-    TRY(row_backward(&block->projection, s, w, d, saved->attention, w->d_inner));
+    TRY(row_backward(&block->projection, s, w, d, saved->attention, NULL));
     TRY(loom_cp_attention_backward(s->cp, &call, saved->exchanged));
     TRY(rotate(s, w, w->d_qkv, true));
     TRY(column_backward(block->qkv, block->n_qkv, s, w, saved->norm1_TD, w->d_qkv));

@@ -23,7 +23,11 @@ typedef struct loom_kernels loom_kernels;
 
 /* C = op(A) op(B) + bias, or C += …. op(A) is M x K, op(B) is K x N; transposed ones are stored the other way round.
  * linear y = x W' + b, W stored [out, in]:  gemm(a = x, b = W, transpose_b, bias = b)
- * its gradients:  dx = dy W: gemm(a = dy, b = W);  dW += dy' x: gemm(a = dy, transpose_a, b = x, accumulate). */
+ * its gradients:  dx = dy W: gemm(a = dy, b = W);  dW += dy' x: gemm(a = dy, transpose_a, b = x, accumulate).
+ * With GELU; on CUDA in the pass that writes C, so that nothing is read again (docs/cuda-kernels.md):
+ *   forward   h = x W' + b, y = gelu(h):    c = h, gelu = y
+ *   backward  dh = (dy W) gelu'(h):         c = dh, gelu_input = h;  a = gradient of what the next layer made of y
+ * One of the two at most; each a matrix of its own that lies as C does (ldc, stride_c). */
 typedef struct loom_gemm_args {
     float *c_MN;
     const float *a_MK, *b_KN;
@@ -34,6 +38,8 @@ typedef struct loom_gemm_args {
     bool accumulate;
     int64_t batch;                        /* that many products, matrices this far apart; 0: one. stride 0 of a or b: shared by all */
     int64_t stride_a, stride_b, stride_c; /* elements; batch > 1 needs stride_c */
+    float *gelu_MN;                       /* also written: gelu(C); NULL: not wanted */
+    const float *gelu_input_MN;           /* the product is multiplied by gelu' of this; neither bias nor accumulate; NULL: it is not */
 } loom_gemm_args;
 
 /* --- attention ------------------------------------------------------------------------------------------------------------- */

@@ -91,6 +91,10 @@ LOOM_API loom_status loom_linear_declare(loom_linear *layer, loom_param_list *pa
 LOOM_API loom_status loom_linear_forward(const loom_linear *layer, const float *x_TI, int64_t tokens, float *y_TO, int64_t leading_y);
 /* dx_TI (+)= dy_TO W. */
 LOOM_API loom_status loom_linear_backward_input(const loom_linear *layer, const float *dy_TO, int64_t leading_dy, int64_t tokens, float *dx_TI, bool accumulate);
+/* A column layer that GELU follows, and a row layer that it precedes, each as one product: y_TO as above and gelu_TO = gelu(y_TO); dx_TI = gradient of
+ * before_TI where the layer read gelu(before_TI). Rows side by side; no two of the matrices may be one. */
+LOOM_API loom_status loom_linear_forward_gelu(const loom_linear *layer, const float *x_TI, int64_t tokens, float *y_TO, float *gelu_TO);
+LOOM_API loom_status loom_linear_backward_input_gelu(const loom_linear *layer, const float *dy_TO, int64_t tokens, const float *before_TI, float *dx_TI);
 /* dW += dy^T x, and the bias gradient of a column layer. */
 LOOM_API loom_status loom_linear_backward_weight(loom_linear *layer, const float *x_TI, const float *dy_TO, int64_t leading_dy, int64_t tokens);
 /* Row layers: y += bias, and bias gradient += column sums of dy, over this rank's own `tokens` between the regions. */
@@ -111,6 +115,10 @@ LOOM_API loom_status loom_tp_columns_forward(loom_linear *const *layers, int cou
 LOOM_API loom_status loom_tp_row_forward(const loom_linear *layer, const float *x_TI, int64_t tokens, float *partial_TO, float *y_local);
 /* Its backward: dy_local -> *dy_full [T, out], which its weight gradient reads (loom_tp_leave_backward), and dx = dy_full W. */
 LOOM_API loom_status loom_tp_row_backward(const loom_linear *layer, const float *dy_local, int64_t tokens, float *buffer, const float **dy_full, float *dx_TI);
+/* The first and the last of these with loom_linear_forward_gelu and loom_linear_backward_input_gelu. */
+LOOM_API loom_status loom_tp_column_forward_gelu(const loom_linear *layer, const float *x_local, int64_t tokens, float *buffer, float *y_TO, float *gelu_TO);
+LOOM_API loom_status loom_tp_row_backward_gelu(const loom_linear *layer, const float *dy_local, int64_t tokens, float *buffer, const float **dy_full,
+                                               const float *before_TI, float *dx_TI);
 
 /* --- vocabulary ------------------------------------------------------------------------------------------------------------------ */
 

@@ -1,46 +1,12 @@
 /* GELU (tanh form) and SwiGLU, forward and backward. */
+#include "kernels/cpu/gelu.h"
 #include "kernels/cpu/isa.h"
-
-/* With u = sqrt(2/pi) (x + 0.044715 x^3), (1 + tanh u) / 2 is 1 / (1 + exp(-2u)), which is exact where 1 + tanh u would cancel. */
-static const float TWO_ROOT = 1.59576912160573071f; /* 2 sqrt(2/pi) */
-static const float CUBIC = 0.044715f;
-
-LOOM_INLINE vf gelu(vf x)
-{
-    vf u2 = x * vf_fma(x * x, vf_set(TWO_ROOT * CUBIC), vf_set(TWO_ROOT));
-
-    return x / (1.0f + vf_exp(-u2));
-}
-
-/* 1 / (1 + exp(-x)), and what is left of it to 1, without the cancellation of 1 - s. Where exp(-x) overflows both are 0. */
-LOOM_INLINE vf sigmoid(vf x, vf *rest)
-{
-    vf e = vf_exp(-x), s = 1.0f / (1.0f + e);
-
-    *rest = vf_min(vf_set(3e38f), e) * s;
-    return s;
-}
-
-/* s + x s (1 - s) du2/dx with s the sigmoid of u2. From |x| = 30 on it is 0 or 1 to the last bit, and 30^3 does not overflow. */
-LOOM_INLINE vf gelu_slope(vf x)
-{
-    vf c = vf_min(vf_set(30.0f), vf_max(vf_set(-30.0f), x)), square = c * c, rest;
-    vf s = sigmoid(c * vf_fma(square, vf_set(TWO_ROOT * CUBIC), vf_set(TWO_ROOT)), &rest);
-    vf slope = vf_fma(square, vf_set(3 * TWO_ROOT * CUBIC), vf_set(TWO_ROOT));
-
-    return s * vf_fma(c * slope, rest, vf_set(1.0f));
-}
-
-LOOM_INLINE void gelu_step(const loom_gelu_args *a, int64_t i, int n)
-{
-    vf_put(a->y + i, gelu(vf_get(a->x + i, n)), n);
-}
 
 static void gelu_span(const void *context, int64_t from, int64_t to)
 {
     const loom_gelu_args a = *(const loom_gelu_args *)context;
 
-    EACH_LANES(from, to, gelu_step, &a);
+    EACH_LANES(from, to, gelu_lanes, a.y, a.x);
 }
 
 loom_status ISA(gelu)(loom_cpu *cpu, const loom_gelu_args *a)
@@ -49,16 +15,11 @@ loom_status ISA(gelu)(loom_cpu *cpu, const loom_gelu_args *a)
     return LOOM_OK;
 }
 
-LOOM_INLINE void gelu_backward_step(const loom_gelu_backward_args *a, int64_t i, int n)
-{
-    vf_put(a->dx + i, vf_get(a->dy + i, n) * gelu_slope(vf_get(a->x + i, n)), n);
-}
-
 static void gelu_backward_span(const void *context, int64_t from, int64_t to)
 {
     const loom_gelu_backward_args a = *(const loom_gelu_backward_args *)context;
 
-    EACH_LANES(from, to, gelu_backward_step, &a);
+    EACH_LANES(from, to, gelu_slope_lanes, a.dx, a.dy, a.x);
 }
 
 loom_status ISA(gelu_backward)(loom_cpu *cpu, const loom_gelu_backward_args *a)

@@ -23,6 +23,19 @@
     }
 LOOM_KERNEL_LIST(LOOM_CPU_KERNEL)
 
+/* `a` by the library, and then what no library does: the value before GELU and the one after. */
+static loom_status library_product(loom_cpu *cpu, const loom_gemm_args *a)
+{
+    loom_gemm_args product = *a;
+
+    product.gelu_MN = NULL;
+    product.gelu_input_MN = NULL;
+    loom_status status = cpu->gemm_library->run(cpu, cpu->gemm_state, &product);
+    if (status == LOOM_OK)
+        cpu->ops->gemm_gelu(cpu, a);
+    return status;
+}
+
 static loom_status library_gemm(loom_kernels *kernels, const loom_gemm_args *a, loom_stream *stream)
 {
     loom_cpu *cpu = (loom_cpu *)kernels;
@@ -30,7 +43,7 @@ static loom_status library_gemm(loom_kernels *kernels, const loom_gemm_args *a, 
 
     if (status == LOOM_OK)
         status = loom_kernel_begin(stream);
-    return status == LOOM_OK ? cpu->gemm_library->run(cpu, cpu->gemm_state, a) : status;
+    return status == LOOM_OK ? library_product(cpu, a) : status;
 }
 
 loom_gemm_args loom_cpu_product_of_group(const loom_grouped_gemm_args *a, int64_t group)

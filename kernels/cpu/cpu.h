@@ -13,6 +13,8 @@ typedef struct loom_cpu_ops {
 #define LOOM_CPU_ENTRY(name, args) loom_status (*name)(loom_cpu * cpu, const args *a);
     LOOM_KERNEL_LIST(LOOM_CPU_ENTRY)
 #undef LOOM_CPU_ENTRY
+    /* What is asked of GELU, done to a product that a library made without it. */
+    void (*gemm_gelu)(loom_cpu *cpu, const loom_gemm_args *a);
 } loom_cpu_ops;
 
 extern const loom_cpu_ops loom_cpu_ops_portable, loom_cpu_ops_avx2, loom_cpu_ops_avx512;

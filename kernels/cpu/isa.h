@@ -12,6 +12,7 @@
 #define LOOM_DECLARE_ISA(name, args) loom_status ISA(name)(loom_cpu * cpu, const args *a);
 LOOM_KERNEL_LIST(LOOM_DECLARE_ISA)
 #undef LOOM_DECLARE_ISA
+void ISA(gemm_gelu)(loom_cpu *cpu, const loom_gemm_args *a);
 
 /* Elements of a simple loop that are worth a second thread: about 5 microseconds of it. */
 enum { GRAIN_ELEMENTS = 16384 };

@@ -16,7 +16,7 @@ enum { WORKSPACE_BYTES = 32 << 20, FIRST_PLANS = 64 };
 /* All that a choice depends on. Compared as bytes, so it has no holes: eight bytes each. */
 typedef struct plan_key {
     int64_t m, n, k, lda, ldb, ldc, batch, stride_a, stride_b, stride_c;
-    int64_t flags; /* transposes, bias, math, and which pointers are aligned to 16 bytes */
+    int64_t flags; /* transposes, epilogue, math, and which pointers are aligned to 16 bytes */
 } plan_key;
 
 typedef struct plan {
@@ -79,7 +79,7 @@ static void free_plan(plan *p)
 
 /* --- making one --- */
 
-enum { TRANSPOSE_A = 1, TRANSPOSE_B = 2, BIAS = 4, ALIGNED_A = 8, ALIGNED_B = 16, ALIGNED_C = 32, MATH = 64 };
+enum { TRANSPOSE_A = 1, TRANSPOSE_B = 2, BIAS = 4, ALIGNED_A = 8, ALIGNED_B = 16, ALIGNED_C = 32, GELU = 64, GELU_SLOPE = 128, MATH = 256 };
 
 static bool aligned16(const void *p)
 {
@@ -136,6 +136,14 @@ static plan_key key_of(const loom_gpu *gpu, const loom_gemm_args *a)
     };
 }
 
+/* Whether GELU may be the epilogue's. Its manual asks for rows of the other matrix a multiple of 8 apart, and says nothing of how exact its tanh is:
+ * where f32 is wanted as the CPU has it, GELU stays ours. With accumulate it would read C and write the value before GELU there. */
+static bool fits_epilogue(const loom_gemm_args *a, const plan_key *key)
+{
+    return key->flags / MATH != LOOM_GPU_F32 && (a->gelu_MN || a->gelu_input_MN) && !a->accumulate && key->ldc % 8 == 0 && key->stride_c % 8 == 0 && aligned16(a->c_MN) &&
+           aligned16(a->gelu_MN) && aligned16(a->gelu_input_MN);
+}
+
 static cublasComputeType_t compute_type(int64_t flags)
 {
     switch ((loom_gpu_math)(flags / MATH)) {
@@ -170,12 +178,36 @@ static cublasStatus_t describe_matrix(cublasLtMatrixLayout_t *layout, cudaDataTy
     return cublasLtMatrixLayoutSetAttribute(*layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof stride);
 }
 
+static cublasLtEpilogue_t epilogue_of(int64_t flags)
+{
+    if (flags & GELU_SLOPE)
+        return CUBLASLT_EPILOGUE_DGELU;
+    if (flags & GELU)
+        return flags & BIAS ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+    return flags & BIAS ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+}
+
+/* The matrix of values before GELU: written by GELU's epilogue, read by its slope's. The heuristics look at how the pointer is aligned, so one is set
+ * before they choose; every product sets its own. */
+static cublasStatus_t describe_before_gelu(const plan *p)
+{
+    const plan_key *k = &p->key;
+    const void *any = (const void *)(uintptr_t)256;
+    cublasStatus_t status;
+
+    if (!(k->flags & (GELU | GELU_SLOPE)))
+        return CUBLAS_STATUS_SUCCESS;
+    TRY(cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &any, sizeof any));
+    TRY(cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &k->ldc, sizeof k->ldc));
+    return cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, &k->stride_c, sizeof k->stride_c);
+}
+
 static cublasStatus_t describe_product(plan *p)
 {
     const plan_key *k = &p->key;
     cublasOperation_t first = k->flags & TRANSPOSE_B ? CUBLAS_OP_T : CUBLAS_OP_N,
                       second = k->flags & TRANSPOSE_A ? CUBLAS_OP_T : CUBLAS_OP_N;
-    cublasLtEpilogue_t epilogue = k->flags & BIAS ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    cublasLtEpilogue_t epilogue = epilogue_of(k->flags);
     cudaDataType factors = is_fp8(k) ? CUDA_R_8F_E4M3 : CUDA_R_32F;
     bool ta = k->flags & TRANSPOSE_A, tb = k->flags & TRANSPOSE_B;
     cublasStatus_t status;
@@ -184,6 +216,7 @@ static cublasStatus_t describe_product(plan *p)
     TRY(cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first));
     TRY(cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second));
     TRY(cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
+    TRY(describe_before_gelu(p));
     TRY(describe_matrix(&p->a, factors, ta ? k->k : k->m, ta ? k->m : k->k, k->lda, k->batch, k->stride_a));
     TRY(describe_matrix(&p->b, factors, tb ? k->n : k->k, tb ? k->k : k->n, k->ldb, k->batch, k->stride_b));
     return describe_matrix(&p->c, CUDA_R_32F, k->m, k->n, k->ldc, k->batch, k->stride_c);
@@ -282,16 +315,17 @@ void loom_cublaslt_close(void *lt)
     free(s);
 }
 
-/* What is multiplied: the matrices of the call, or their codes. */
+/* What is multiplied: the matrices of the call, or their codes; and where to. */
 typedef struct factors {
     const void *a, *b;
+    float *result;
     void *workspace;
 } factors;
 
 static int multiply(const loom_gpu *gpu, const lt_state *s, const plan *p, const loom_gemm_args *a, factors f)
 {
     const float one = 1, beta = a->accumulate ? 1 : 0;
-    cublasStatus_t status = cublasLtMatmul(s->handle, p->product, &one, f.b, p->b, f.a, p->a, &beta, a->c_MN, p->c, a->c_MN, p->c, &p->algorithm,
+    cublasStatus_t status = cublasLtMatmul(s->handle, p->product, &one, f.b, p->b, f.a, p->a, &beta, f.result, p->c, f.result, p->c, &p->algorithm,
                                            f.workspace, WORKSPACE_BYTES, (cudaStream_t)gpu->stream);
 
     return status == CUBLAS_STATUS_SUCCESS ? 0 : LOOM_GPU_CUBLAS + (int)status;
@@ -311,7 +345,19 @@ static int multiply_as_it_is(loom_gpu *gpu, const lt_state *s, const plan *p, co
 
     if (!error && a->bias_N)
         error = set_pointer(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, a->bias_N);
-    return error ? error : multiply(gpu, s, p, a, (factors){a->a_MK, a->b_KN, workspace});
+    return error ? error : multiply(gpu, s, p, a, (factors){a->a_MK, a->b_KN, a->c_MN, workspace});
+}
+
+/* With GELU in the epilogue the result is the value after it, and C the value before; with its slope, C is the result and the value before is read. */
+static int multiply_with_gelu(loom_gpu *gpu, const lt_state *s, const plan *p, const loom_gemm_args *a)
+{
+    void *workspace = gpu->scratch(gpu, WORKSPACE_BYTES);
+    float *result = a->gelu_MN ? a->gelu_MN : a->c_MN;
+    int error = workspace ? set_pointer(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, a->gelu_MN ? a->c_MN : a->gelu_input_MN) : LOOM_GPU_FAILED;
+
+    if (!error && a->bias_N)
+        error = set_pointer(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, a->bias_N);
+    return error ? error : multiply(gpu, s, p, a, (factors){a->a_MK, a->b_KN, result, workspace});
 }
 
 /* Scratch of a product in fp8: cuBLASLt's own, the codes of both factors, their scales, and what finding these takes. */
@@ -375,18 +421,43 @@ static int multiply_in_fp8(loom_gpu *gpu, const lt_state *s, const plan *p, cons
     if (!error)
         error = set_pointer(p, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, scratch.scale_a);
     if (!error)
-        error = multiply(gpu, s, p, a, (factors){scratch.a, scratch.b, workspace});
+        error = multiply(gpu, s, p, a, (factors){scratch.a, scratch.b, a->c_MN, workspace});
     if (!error && a->bias_N)
         error = loom_gpu_bias(gpu, &(loom_bias_args){.y_TN = a->c_MN, .bias_N = a->bias_N, .tokens = a->m, .width = a->n, .ldy = a->ldc});
     return error;
 }
 
-int loom_cublaslt_gemm(loom_gpu *gpu, const loom_gemm_args *a, bool *done)
+/* *made ALL, or NOTHING where the epilogue is not to have GELU or has no algorithm with it. */
+static int try_epilogue(loom_gpu *gpu, const loom_gemm_args *a, loom_cublaslt_made *made)
+{
+    lt_state *s = gpu->lt;
+    plan_key key = key_of(gpu, a);
+    plan *p;
+    cublasStatus_t status;
+
+    if (!fits_epilogue(a, &key))
+        return 0;
+    key.flags |= a->gelu_MN ? GELU : GELU_SLOPE;
+    status = find_plan(s, &key, &p);
+    if (status != CUBLAS_STATUS_SUCCESS)
+        return LOOM_GPU_CUBLAS + (int)status;
+    if (!p->works)
+        return 0;
+    *made = LOOM_LT_ALL;
+    return multiply_with_gelu(gpu, s, p, a);
+}
+
+int loom_cublaslt_gemm(loom_gpu *gpu, const loom_gemm_args *a, loom_cublaslt_made *made)
 {
     lt_state *s = gpu->lt;
     plan_key key = fits_fp8(gpu, a) ? fp8_key(a) : key_of(gpu, a);
     plan *p;
-    cublasStatus_t status = find_plan(s, &key, &p);
+    int error = is_fp8(&key) ? 0 : try_epilogue(gpu, a, made);
+    cublasStatus_t status;
+
+    if (error || *made == LOOM_LT_ALL)
+        return error;
+    status = find_plan(s, &key, &p);
 
     if (status == CUBLAS_STATUS_SUCCESS && is_fp8(&key) && !p->works) { /* a device before Ada and Hopper */
         key = key_of(gpu, a);
@@ -394,9 +465,9 @@ int loom_cublaslt_gemm(loom_gpu *gpu, const loom_gemm_args *a, bool *done)
     }
     if (status != CUBLAS_STATUS_SUCCESS)
         return LOOM_GPU_CUBLAS + (int)status;
-    *done = p->works;
     if (!p->works)
         return 0;
+    *made = LOOM_LT_PRODUCT;
     return is_fp8(&key) ? multiply_in_fp8(gpu, s, p, a) : multiply_as_it_is(gpu, s, p, a);
 }
 

@@ -11,8 +11,10 @@ extern "C" {
 /* One handle's state, for one thread at a time. *lt NULL: there is none, our own product serves. */
 loom_status loom_cublaslt_open(void **lt);
 void loom_cublaslt_close(void *lt); /* accepts NULL */
-/* m, n, k > 0 and gpu->lt is there. *done false: it has no algorithm for these shapes and strides, and nothing was enqueued. */
-int loom_cublaslt_gemm(loom_gpu *gpu, const loom_gemm_args *a, bool *done);
+/* What was enqueued. NOTHING: it has no algorithm for these shapes and strides. PRODUCT: the product and its bias, without what is asked of GELU. */
+typedef enum loom_cublaslt_made { LOOM_LT_NOTHING, LOOM_LT_PRODUCT, LOOM_LT_ALL } loom_cublaslt_made;
+/* m, n, k > 0 and gpu->lt is there. */
+int loom_cublaslt_gemm(loom_gpu *gpu, const loom_gemm_args *a, loom_cublaslt_made *made);
 const char *loom_cublaslt_error_text(int status);
 
 int loom_gpu_multiprocessors(void);         /* of the current device */

@@ -1,6 +1,7 @@
 /* Matrix products of our own: where cuBLASLt is not there or not wanted, and for groups of rows whose sizes only the device knows. */
 #include "kernels/cuda/cublaslt.h"
 #include "kernels/cuda/product.cuh"
+#include "kernels/cuda/rows.cuh"
 
 struct gemm_kernel_args {
     product p;
@@ -16,6 +17,8 @@ __global__ void __launch_bounds__(PRODUCT_THREADS) gemm_kernel(const gemm_kernel
         product p = g.p;
 
         p.a.at += i * g.stride_a, p.b.at += i * g.stride_b, p.c += i * g.stride_c;
+        p.gelu = p.gelu ? p.gelu + i * g.stride_c : nullptr;
+        p.gelu_input = p.gelu_input ? p.gelu_input + i * g.stride_c : nullptr;
         if (i != blockIdx.z)
             __syncthreads(); /* the matrix before this one is through with the tiles */
         product_tile<a_along_k, b_along_k, tensor_cores>(p, static_cast<int64_t>(blockIdx.x) * TILE, static_cast<int64_t>(blockIdx.y) * TILE, tiles);
@@ -34,22 +37,53 @@ template <bool tensor_cores> static int own_gemm(const loom_gpu *gpu, const loom
     g.p.a = {a->a_MK, lda, a->m, a->k, quads(a->a_MK, lda) && (!batched || g.stride_a % 4 == 0)};
     g.p.b = {a->b_KN, ldb, a->n, a->k, quads(a->b_KN, ldb) && (!batched || g.stride_b % 4 == 0)};
     g.p.c = a->c_MN, g.p.bias = a->bias_N, g.p.ldc = or_tight(a->ldc, a->n), g.p.accumulate = a->accumulate;
-    g.p.quads = quads(a->c_MN, g.p.ldc) && aligned16(a->bias_N) && (!batched || g.stride_c % 4 == 0);
+    g.p.gelu = a->gelu_MN, g.p.gelu_input = a->gelu_input_MN;
+    g.p.quads = quads(a->c_MN, g.p.ldc) && aligned16(a->bias_N) && aligned16(a->gelu_MN) && aligned16(a->gelu_input_MN) &&
+                (!batched || g.stride_c % 4 == 0);
     return loom_launch(gpu, kernels[!a->transpose_a][a->transpose_b],
                        dim3(static_cast<unsigned>(ceil_div(a->m, TILE)), static_cast<unsigned>(ceil_div(a->n, TILE)), at_most(g.batch, LOOM_GRID_Y)),
                        dim3(PRODUCT_THREADS), 0, g);
 }
 
+/* What is asked of GELU, done to a product that cuBLASLt made without it: rows of all matrices, one after the other. */
+struct gelu_after {
+    float *c, *gelu;
+    const float *gelu_input;
+    int64_t rows, ldc, stride_c;
+    __device__ void row_quad(int64_t r, int64_t i, int64_t cols, bool q) const
+    {
+        int64_t at = r / rows * stride_c + r % rows * ldc;
+        float4 v = load_some(c + at, i, cols, q, 0);
+
+        if (gelu)
+            store_some(gelu + at, i, cols, q, gelu_of_quad(v));
+        else
+            store_some(c + at, i, cols, q, times_slope(v, load_some(gelu_input + at, i, cols, q, 0)));
+    }
+};
+
+static int apply_gelu(const loom_gpu *gpu, const loom_gemm_args *a)
+{
+    const gelu_after op = {a->c_MN, a->gelu_MN, a->gelu_input_MN, a->m, or_tight(a->ldc, a->n), a->stride_c};
+
+    if (!a->gelu_MN && !a->gelu_input_MN)
+        return 0;
+    return each_row(gpu, or_tight(a->batch, 1) * a->m, a->n,
+                    quads(a->c_MN, op.ldc) && aligned16(a->gelu_MN) && aligned16(a->gelu_input_MN) && op.stride_c % 4 == 0, op);
+}
+
 int loom_gpu_gemm(loom_gpu *gpu, const loom_gemm_args *a)
 {
-    bool done = false;
+    loom_cublaslt_made made = LOOM_LT_NOTHING;
 
     if (a->m == 0 || a->n == 0)
         return 0;
     if (gpu->lt && a->k > 0)
-        LOOM_GPU_TRY(loom_cublaslt_gemm(gpu, a, &done));
-    if (done)
+        LOOM_GPU_TRY(loom_cublaslt_gemm(gpu, a, &made));
+    if (made == LOOM_LT_ALL)
         return 0;
+    if (made == LOOM_LT_PRODUCT)
+        return apply_gelu(gpu, a);
     return gpu->math == LOOM_GPU_F32 ? own_gemm<false>(gpu, a) : own_gemm<true>(gpu, a);
 }
 

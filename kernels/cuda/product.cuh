@@ -3,6 +3,7 @@
 #ifndef LOOM_KERNELS_CUDA_PRODUCT_CUH
 #define LOOM_KERNELS_CUDA_PRODUCT_CUH
 
+#include "kernels/cuda/gelu.cuh"
 #include "kernels/cuda/mma.cuh"
 
 enum { TILE = 128, TILE_K = 16, PRODUCT_THREADS = 256, TILE_ROW = TILE + 8 }; /* rows padded so that what a warp reads lies in different banks */
@@ -19,7 +20,9 @@ struct product {
     float *c;
     const float *bias; /* NULL: none */
     int64_t ldc;
-    bool accumulate, quads; /* of c and bias */
+    bool accumulate, quads; /* of c, bias and what GELU has */
+    float *gelu;             /* gelu(c), too; NULL: not wanted */
+    const float *gelu_input; /* times gelu' of this; NULL: as it is */
 };
 
 struct product_tiles {
@@ -91,6 +94,36 @@ LOOM_DEVICE void multiply(const float (*a)[TILE_ROW], const float (*b)[TILE_ROW]
     }
 }
 
+LOOM_DEVICE float4 times_slope(float4 dy, float4 x)
+{
+    const gelu_slope_times f;
+
+    return make_float4(f(dy.x, x.x), f(dy.y, x.y), f(dy.z, x.z), f(dy.w, x.w));
+}
+
+LOOM_DEVICE float4 gelu_of_quad(float4 x)
+{
+    const gelu_of f;
+
+    return make_float4(f(x.x), f(x.y), f(x.z), f(x.w));
+}
+
+/* Four sums of a row, or those that are columns of C, where they belong. */
+LOOM_DEVICE void write_quad(const product &p, int64_t row, int64_t column, float4 v)
+{
+    int64_t at = row * p.ldc, columns = p.b.rows;
+
+    if (p.bias)
+        v = v + load_some(p.bias, column, columns, p.quads, 0);
+    if (p.accumulate)
+        v = load_some(p.c + at, column, columns, p.quads, 0) + v;
+    if (p.gelu_input)
+        v = times_slope(v, load_some(p.gelu_input + at, column, columns, p.quads, 0));
+    store_some(p.c + at, column, columns, p.quads, v);
+    if (p.gelu)
+        store_some(p.gelu + at, column, columns, p.quads, gelu_of_quad(v));
+}
+
 LOOM_DEVICE void write_tile(const product &p, int64_t first_row, int64_t first_column, const float (*sum)[8])
 {
     LOOM_UNROLL /* so that the sums stay in registers */
@@ -101,15 +134,9 @@ LOOM_DEVICE void write_tile(const product &p, int64_t first_row, int64_t first_c
         for (int half = 0; half < 2; half++) {
             int64_t column = first_column + threadIdx.x % 16 * 4 + half * (TILE / 2);
             const float *s = sum[i] + 4 * half;
-            float4 v = make_float4(s[0], s[1], s[2], s[3]);
 
-            if (row >= p.a.rows)
-                continue;
-            if (p.bias)
-                v = v + load_some(p.bias, column, p.b.rows, p.quads, 0);
-            if (p.accumulate)
-                v = load_some(p.c + row * p.ldc, column, p.b.rows, p.quads, 0) + v;
-            store_some(p.c + row * p.ldc, column, p.b.rows, p.quads, v);
+            if (row < p.a.rows)
+                write_quad(p, row, column, make_float4(s[0], s[1], s[2], s[3]));
         }
     }
 }
@@ -158,8 +185,16 @@ LOOM_DEVICE void write_tile_mma(const product &p, int64_t first_row, int64_t fir
 
                 if (row >= p.a.rows || column >= p.b.rows)
                     continue;
-                float v = sum[m][n].x[i] + (p.bias ? p.bias[column] : 0), *c = p.c + row * p.ldc + column;
-                *c = p.accumulate ? *c + v : v;
+                int64_t at = row * p.ldc + column;
+                float v = sum[m][n].x[i] + (p.bias ? p.bias[column] : 0);
+
+                if (p.accumulate)
+                    v = p.c[at] + v;
+                if (p.gelu_input)
+                    v = gelu_slope_times()(v, p.gelu_input[at]);
+                p.c[at] = v;
+                if (p.gelu)
+                    p.gelu[at] = gelu_of()(v);
             }
 }
 

@@ -148,13 +148,14 @@ static loom_status multiply(const loom_tp *tp, loom_gemm_args product, loom_tp_r
     return tp->kernels->gemm(tp->kernels, &product, tp->compute);
 }
 
-static loom_status forward_rows(const loom_linear *layer, const float *x_TI, loom_tp_rows rows, float *y_TO, int64_t leading_y)
+static loom_status forward_rows(const loom_linear *layer, const float *x_TI, loom_tp_rows rows, float *y_TO, int64_t leading_y, float *gelu_TO)
 {
     loom_gemm_args product = forward_product(layer, layer->out);
 
     product.c_MN = y_TO;
     product.a_MK = x_TI;
     product.ldc = leading_y;
+    product.gelu_MN = gelu_TO;
     if (layer->has_bias && layer->kind == LOOM_LINEAR_COLUMN)
         product.bias_N = layer->bias.value;
     return multiply(layer->tp, product, rows, layer->in, leading_y ? leading_y : layer->out);
@@ -162,37 +163,46 @@ static loom_status forward_rows(const loom_linear *layer, const float *x_TI, loo
 
 loom_status loom_linear_forward(const loom_linear *layer, const float *x_TI, int64_t tokens, float *y_TO, int64_t leading_y)
 {
-    return forward_rows(layer, x_TI, loom_tp_all_rows(tokens), y_TO, leading_y);
+    return forward_rows(layer, x_TI, loom_tp_all_rows(tokens), y_TO, leading_y, NULL);
 }
 
-loom_status loom_linear_forward_rows(const loom_linear *layer, const float *x_TI, loom_tp_rows rows, float *y_TO)
+loom_status loom_linear_forward_rows(const loom_linear *layer, const float *x_TI, loom_tp_rows rows, float *y_TO, float *gelu_TO)
 {
-    return forward_rows(layer, x_TI, rows, y_TO, 0);
+    return forward_rows(layer, x_TI, rows, y_TO, 0, gelu_TO);
 }
 
-static loom_status backward_input_rows(const loom_linear *layer, const float *dy_TO, int64_t leading_dy, loom_tp_rows rows, float *dx_TI, bool accumulate)
+loom_status loom_linear_forward_gelu(const loom_linear *layer, const float *x_TI, int64_t tokens, float *y_TO, float *gelu_TO)
 {
-    return multiply(layer->tp,
-                    (loom_gemm_args){.c_MN = dx_TI,
-                                     .a_MK = dy_TO,
-                                     .b_KN = layer->weight.value,
-                                     .n = layer->in,
-                                     .k = layer->out,
-                                     .lda = leading_dy,
-                                     .transpose_b = layer->in_major,
-                                     .accumulate = accumulate},
-                    rows, leading_dy ? leading_dy : layer->out, layer->in);
+    return forward_rows(layer, x_TI, loom_tp_all_rows(tokens), y_TO, 0, gelu_TO);
+}
+
+static loom_gemm_args backward_product(const loom_linear *layer, const float *dy_TO, float *dx_TI)
+{
+    return (loom_gemm_args){
+        .c_MN = dx_TI, .a_MK = dy_TO, .b_KN = layer->weight.value, .n = layer->in, .k = layer->out, .transpose_b = layer->in_major};
 }
 
 loom_status loom_linear_backward_input(const loom_linear *layer, const float *dy_TO, int64_t leading_dy, int64_t tokens, float *dx_TI,
                                        bool accumulate)
 {
-    return backward_input_rows(layer, dy_TO, leading_dy, loom_tp_all_rows(tokens), dx_TI, accumulate);
+    loom_gemm_args product = backward_product(layer, dy_TO, dx_TI);
+
+    product.lda = leading_dy;
+    product.accumulate = accumulate;
+    return multiply(layer->tp, product, loom_tp_all_rows(tokens), leading_dy ? leading_dy : layer->out, layer->in);
 }
 
-loom_status loom_linear_backward_input_rows(const loom_linear *layer, const float *dy_TO, loom_tp_rows rows, float *dx_TI)
+loom_status loom_linear_backward_input_rows(const loom_linear *layer, const float *dy_TO, loom_tp_rows rows, const float *before_TI, float *dx_TI)
 {
-    return backward_input_rows(layer, dy_TO, 0, rows, dx_TI, false);
+    loom_gemm_args product = backward_product(layer, dy_TO, dx_TI);
+
+    product.gelu_input_MN = before_TI;
+    return multiply(layer->tp, product, rows, layer->out, layer->in);
+}
+
+loom_status loom_linear_backward_input_gelu(const loom_linear *layer, const float *dy_TO, int64_t tokens, const float *before_TI, float *dx_TI)
+{
+    return loom_linear_backward_input_rows(layer, dy_TO, loom_tp_all_rows(tokens), before_TI, dx_TI);
 }
 
 /* dW, stored as W is: dy^T x for [out, in], x^T dy for [in, out]. */
@@ -293,7 +303,7 @@ loom_status loom_linears_forward_rows(loom_linear *const *layers, int count, con
         return multiply(layers[0]->tp, product, rows, layers[0]->in, width);
     }
     for (int i = 0; i < count; i++) {
-        LOOM_TRY(forward_rows(layers[i], x_TI, rows, y + column, width));
+        LOOM_TRY(forward_rows(layers[i], x_TI, rows, y + column, width, NULL));
         column += layers[i]->out;
     }
     return LOOM_OK;

@@ -36,11 +36,11 @@ static loom_status gather_chunk(loom_tp *tp, const float *local, int64_t first, 
 }
 
 /* What is multiplied of each chunk: of every rank's rows those from `first`. */
-typedef loom_status product_fn(const void *layers, const float *from, loom_tp_rows rows, int64_t first, float *to);
+typedef loom_status product_fn(const void *context, const float *from, loom_tp_rows rows, int64_t first, float *to);
 
 /* local [Tl, features] -> full [T, features], and of each chunk that has arrived the product, while the next is on its way. */
 static loom_status gather_and_multiply(loom_tp *tp, const float *local, int64_t tokens, int64_t features, float *full, int64_t chunks,
-                                       product_fn *product, const void *layers, float *to)
+                                       product_fn *product, const void *context, float *to)
 {
     int64_t own = tokens / tp->size;
     loom_tp_rows rows = {.runs = tp->size, .count = own / chunks, .in_apart = own, .out_apart = own};
@@ -50,7 +50,7 @@ static loom_status gather_and_multiply(loom_tp *tp, const float *local, int64_t 
     for (int64_t first = 0; first < own; first += rows.count) {
         LOOM_TRY(gather_chunk(tp, local, first, rows.count, tokens, features, full));
         LOOM_TRY(loom_tp_compute_follows(tp));
-        LOOM_TRY(product(layers, full, rows, first, to));
+        LOOM_TRY(product(context, full, rows, first, to));
     }
     return LOOM_OK;
 
@@ -88,6 +88,35 @@ fail:
     return status;
 }
 
+/* A column layer with GELU after it. */
+typedef struct column_gelu {
+    const loom_linear *layer;
+    float *gelu;
+} column_gelu;
+
+static loom_status column_gelu_product(const void *context, const float *x, loom_tp_rows rows, int64_t first, float *y)
+{
+    const column_gelu *c = context;
+
+    return loom_linear_forward_rows(c->layer, x + first * c->layer->in, rows, y + first * c->layer->out, c->gelu + first * c->layer->out);
+}
+
+loom_status loom_tp_column_forward_gelu(const loom_linear *layer, const float *x_local, int64_t tokens, float *buffer, float *y_TO, float *gelu_TO)
+{
+    loom_tp *tp = layer->tp;
+    int64_t chunks = chunks_between(tp, tokens);
+    const float *x_full;
+    loom_status status;
+
+    if (chunks > 1)
+        return gather_and_multiply(tp, x_local, tokens, layer->in, buffer, chunks, column_gelu_product, &(column_gelu){layer, gelu_TO}, y_TO);
+    LOOM_TRY(loom_tp_enter(tp, x_local, tokens, layer->in, buffer, &x_full));
+    return loom_linear_forward_gelu(layer, x_full, tokens, y_TO, gelu_TO);
+
+fail:
+    return status;
+}
+
 /* --- out of a region --------------------------------------------------------------------------------------------------------------- */
 
 /* Of each rank's own rows a chunk: their parts lie side by side in `partial`, in the order of the ranks, as the reduce-scatter wants them. */
@@ -101,7 +130,7 @@ static loom_status multiply_and_scatter(const loom_linear *layer, const float *x
     for (int64_t first = 0; first < own; first += count) {
         float *part = partial + first * tp->size * layer->out;
 
-        LOOM_TRY(loom_linear_forward_rows(layer, x + first * layer->in, rows, part));
+        LOOM_TRY(loom_linear_forward_rows(layer, x + first * layer->in, rows, part, NULL));
         LOOM_TRY(loom_tp_comm_follows(tp));
         LOOM_TRY(loom_reduce_scatter(tp->mesh->axis[LOOM_AXIS_TP], part, local + first * layer->out, (size_t)(count * layer->out), LOOM_F32, LOOM_SUM,
                                      tp->comm));
@@ -147,14 +176,27 @@ fail:
     return status;
 }
 
+/* A row layer, and what it read before GELU; NULL: there is none. */
+typedef struct row_input {
+    const loom_linear *layer;
+    const float *before;
+} row_input;
+
 static loom_status row_input_product(const void *context, const float *dy, loom_tp_rows rows, int64_t first, float *dx)
 {
-    const loom_linear *layer = context;
+    const row_input *r = context;
+    int64_t in = r->layer->in;
 
-    return loom_linear_backward_input_rows(layer, dy + first * layer->out, rows, dx + first * layer->in);
+    return loom_linear_backward_input_rows(r->layer, dy + first * r->layer->out, rows, r->before ? r->before + first * in : NULL, dx + first * in);
 }
 
 loom_status loom_tp_row_backward(const loom_linear *layer, const float *dy_local, int64_t tokens, float *buffer, const float **dy_full, float *dx_TI)
+{
+    return loom_tp_row_backward_gelu(layer, dy_local, tokens, buffer, dy_full, NULL, dx_TI);
+}
+
+loom_status loom_tp_row_backward_gelu(const loom_linear *layer, const float *dy_local, int64_t tokens, float *buffer, const float **dy_full,
+                                      const float *before_TI, float *dx_TI)
 {
     loom_tp *tp = layer->tp;
     int64_t chunks = chunks_between(tp, tokens);
@@ -162,10 +204,10 @@ loom_status loom_tp_row_backward(const loom_linear *layer, const float *dy_local
 
     if (chunks > 1) {
         *dy_full = buffer;
-        return gather_and_multiply(tp, dy_local, tokens, layer->out, buffer, chunks, row_input_product, layer, dx_TI);
+        return gather_and_multiply(tp, dy_local, tokens, layer->out, buffer, chunks, row_input_product, &(row_input){layer, before_TI}, dx_TI);
     }
     LOOM_TRY(loom_tp_leave_backward(tp, dy_local, tokens, layer->out, buffer, dy_full));
-    return loom_linear_backward_input(layer, *dy_full, 0, tokens, dx_TI, false);
+    return loom_linear_backward_input_gelu(layer, *dy_full, tokens, before_TI, dx_TI);
 
 fail:
     return status;

@@ -49,6 +49,84 @@ static void check_shape(int64_t m, int64_t n, int64_t k, int kind, uint64_t seed
     free(expected);
 }
 
+/* A product with GELU after it (bits of kind: transposes, accumulate, bias, padding), or with its slope. */
+static void check_gelu(int64_t m, int64_t n, int64_t k, int64_t batch, int kind, bool slope)
+{
+    bool ta = kind & 1, tb = kind & 2, accumulate = kind & 4 && !slope, bias = kind & 8 && !slope;
+    int64_t ldc = n + (kind & 16 ? 5 : 0), rows = (batch ? batch : 1) * m;
+    float *a = random_floats(rows * k, 1, 11), *b = random_floats(n * k, 1, 12), *bias_n = random_floats(n, 1, 13);
+    float *start = random_floats(rows * ldc, 1, 14), *before = random_floats(rows * ldc, 3, 15);
+    double *expected = doubles(rows * n), *active = doubles(rows * n);
+    loom_gemm_args args = {.a_MK = a, .b_KN = b, .bias_N = bias ? bias_n : NULL, .m = m, .n = n, .k = k, .ldc = kind & 16 ? ldc : 0,
+                           .transpose_a = ta, .transpose_b = tb, .accumulate = accumulate, .batch = batch, .stride_a = m * k, .stride_c = m * ldc,
+                           .gelu_input_MN = slope ? before : NULL};
+
+    ref_gemm(&args, NULL, expected);
+    for (int64_t i = 0; i < rows * n; i++) {
+        int64_t at = i / n * ldc + i % n;
+        expected[i] += accumulate ? start[at] : 0;
+        expected[i] *= slope ? ref_gelu_slope(before[at]) : 1;
+        active[i] = ref_gelu(expected[i]);
+    }
+    FOR_EACH_MAKER(made)
+    {
+        float *c = guarded_rows(rows, n, ldc), *y = guarded_rows(rows, n, ldc);
+
+        for (int64_t i = 0; i < rows && accumulate; i++)
+            memcpy(c + i * ldc, start + i * ldc, (size_t)n * sizeof *c);
+        args.c_MN = c;
+        args.gelu_MN = slope ? NULL : y;
+        CALL(made, gemm, &args);
+        assert_rows_near(made->name, slope ? "gemm times GELU's slope" : "gemm before GELU", c, ldc, expected, rows, n, TOLERANCE);
+        assert_guards(made->name, "gemm before GELU", c, rows, n, ldc);
+        if (!slope)
+            assert_rows_near(made->name, "gemm after GELU", y, ldc, active, rows, n, TOLERANCE);
+        assert_guards(made->name, "gemm after GELU", y, rows, n, ldc);
+        free_floats(c);
+        free_floats(y);
+    }
+    float *all[] = {a, b, bias_n, start, before};
+    for (int i = 0; i < 5; i++)
+        free_floats(all[i]);
+    free(expected);
+    free(active);
+}
+
+static void gelu_and_its_slope_follow_a_product_of_any_kind(void **state)
+{
+    static const int64_t shapes[][4] = {{1, 1, 1, 0}, {13, 33, 7, 0}, {70, 130, 300, 0}, {5, 12, 0, 0}, {9, 17, 21, 4}, {0, 3, 5, 0}};
+
+    (void)state;
+    for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++)
+        for (int kind = 0; kind < 32; kind += makers_are_slow ? 5 : 1)
+            for (int slope = 0; slope < 2; slope++)
+                check_gelu(shapes[s][0], shapes[s][1], shapes[s][2], shapes[s][3], kind, slope);
+}
+
+/* In the product or after it, an element is the same chain of operations. */
+static void gelu_in_a_product_has_the_bits_of_gelu_after_it(void **state)
+{
+    enum { M = 37, N = 83, K = 270 };
+    float *a = random_floats(M * K, 1, 1), *b = random_floats(N * K, 1, 2), *c = zero_floats(M * N), *y = zero_floats(M * N);
+    float *other_c = zero_floats(M * N), *other_y = zero_floats(M * N);
+
+    (void)state;
+    FOR_EACH_MAKER(made)
+    {
+        CALL(made, gemm, &(loom_gemm_args){.c_MN = c, .a_MK = a, .b_KN = b, .m = M, .n = N, .k = K, .gelu_MN = y});
+        CALL(made, gemm, &(loom_gemm_args){.c_MN = other_c, .a_MK = a, .b_KN = b, .m = M, .n = N, .k = K});
+        CALL(made, gelu, &(loom_gelu_args){.y = other_y, .x = other_c, .count = M * N});
+        assert_memory_equal(c, other_c, sizeof *c * M * N);
+        assert_memory_equal(y, other_y, sizeof *c * M * N);
+        CALL(made, gemm, &(loom_gemm_args){.c_MN = c, .a_MK = a, .b_KN = b, .m = M, .n = N, .k = K, .gelu_input_MN = y});
+        CALL(made, gelu_backward, &(loom_gelu_backward_args){.dx = other_c, .dy = other_c, .x = y, .count = M * N});
+        assert_memory_equal(c, other_c, sizeof *c * M * N);
+    }
+    float *all[] = {a, b, c, y, other_c, other_y};
+    for (int i = 0; i < 6; i++)
+        free_floats(all[i]);
+}
+
 static void products_of_all_kinds_are_right(void **state)
 {
     static const int64_t shapes[][3] = {{1, 1, 1},     {2, 3, 4},      {13, 33, 7},  {12, 32, 64},
@@ -240,6 +318,14 @@ static void wrong_arguments_are_named(void **state)
                                     &(loom_gemm_args){.c_MN = x, .a_MK = x, .b_KN = x, .m = 2, .n = 2, .k = 2, .batch = 2, .stride_c = 3},
                                     m->stream),
                    LOOM_E_INVALID, "overlap");
+    loom_gemm_args both = {.c_MN = x, .a_MK = x, .b_KN = x, .m = 2, .n = 2, .k = 2, .gelu_MN = x + 4, .gelu_input_MN = x + 8};
+    assert_refused(m->kernels->gemm(m->kernels, &both, m->stream), LOOM_E_INVALID, "gelu_MN and gelu_input_MN");
+    both.gelu_MN = NULL;
+    both.accumulate = true;
+    assert_refused(m->kernels->gemm(m->kernels, &both, m->stream), LOOM_E_INVALID, "accumulate", "gelu_input_MN");
+    both.accumulate = false;
+    both.gelu_input_MN = x;
+    assert_refused(m->kernels->gemm(m->kernels, &both, m->stream), LOOM_E_INVALID, "gelu_input_MN", "c_MN itself");
 }
 
 int main(void)
@@ -251,6 +337,8 @@ int main(void)
         cmocka_unit_test(an_empty_sum_is_the_bias_or_nothing),
         cmocka_unit_test(batches_of_strided_matrices_are_right),
         cmocka_unit_test(a_nan_stays_in_its_row),
+        cmocka_unit_test(gelu_and_its_slope_follow_a_product_of_any_kind),
+        cmocka_unit_test(gelu_in_a_product_has_the_bits_of_gelu_after_it),
         cmocka_unit_test(the_same_product_twice_has_the_same_bits),
         cmocka_unit_test(own_product_has_the_same_bits_however_it_is_split),
         cmocka_unit_test(the_linear_fixture_is_met),

@@ -11,4 +11,7 @@ void close_shim(loom_kernels *kernels);
 /* The only one of `makers` (harness.h, whose close_makers() closes it): on the host, or on a device where LOOM_TEST_MAKERS says so; `seed` is for the host. */
 void open_one_cuda_maker(uint64_t seed, loom_cuda_choice choice, const char *name);
 
+/* What fails in the double of cuBLASLt (its functions' names, or one of them "with GELU"); NULL: nothing. */
+extern const char *double_failing;
+
 #endif

@@ -314,6 +314,61 @@ static void borders_in_chunks_equal_two_plain_products(void **state)
         on_ranks(ranks, in_chunks);
 }
 
+static double sigmoid_of_gelu(double x)
+{
+    return 1 / (1 + exp(-2 * 0.79788456080286535588 * (x + 0.044715 * x * x * x)));
+}
+
+/* GELU between the two layers as part of both products, borders of the region included, against its formula on what they give without it. */
+static void gelu_between(loom_comm *world, loom_stream *stream, bool sequence_parallel)
+{
+    fixture f = open_tp(world, stream, sequence_parallel);
+    loom_linear up, down, *ups[] = {&up};
+    loom_param_list params = {0};
+    loom_dp *dp;
+    float x[TOKENS * IN], dy[TOKENS * IN], full[TOKENS * IN], plain[TOKENS * WIDE], before[TOKENS * WIDE], after[TOKENS * WIDE], d_plain[TOKENS * WIDE],
+        d_before[TOKENS * WIDE];
+    int64_t local = loom_tp_local_tokens(f.tp, TOKENS), first = sequence_parallel ? f.tp->rank * local : 0;
+    const float *dy_full;
+
+    open_pair(&f, stream, &up, &down, &params, &dp);
+    for (int64_t i = 0; i < local * IN; i++) {
+        x[i] = element(3, first * IN + i);
+        dy[i] = element(4, first * IN + i);
+    }
+    assert_ok(loom_tp_columns_forward(ups, 1, x, TOKENS, full, plain));
+    assert_ok(loom_tp_column_forward_gelu(&up, x, TOKENS, full, before, after));
+    assert_ok(loom_tp_row_backward(&down, dy, TOKENS, full, &dy_full, d_plain));
+    assert_ok(loom_tp_row_backward_gelu(&down, dy, TOKENS, full, &dy_full, before, d_before));
+    assert_ok(loom_stream_wait(stream));
+    for (int64_t i = 0; i < TOKENS * up.out; i++) {
+        double h = plain[i], s = sigmoid_of_gelu(h), slope = s + h * s * (1 - s) * 2 * 0.79788456080286535588 * (1 + 3 * 0.044715 * h * h);
+
+        assert_near(before[i], h, 0);
+        assert_near(after[i], h * s, 1e-6);
+        assert_near(d_before[i], d_plain[i] * slope, 3e-6);
+    }
+    loom_dp_close(dp);
+    loom_param_list_free(&params);
+    close_tp(&f);
+}
+
+static void gelu_in_chunks(loom_comm *world, loom_stream *stream)
+{
+    for (int chunks = 1; chunks <= 2; chunks++) {
+        assert_int_equal(setenv("RANKLOOM_TP_CHUNKS", chunks == 1 ? "1" : "2", 1), 0);
+        gelu_between(world, stream, false);
+        gelu_between(world, stream, loom_comm_size(world) > 1);
+    }
+}
+
+static void gelu_is_part_of_the_products_around_it(void **state)
+{
+    (void)state;
+    for (int ranks = 1; ranks <= 3; ranks++)
+        on_ranks(ranks, gelu_in_chunks);
+}
+
 static void whole_rows(loom_comm *world, loom_stream *stream)
 {
     column_then_row(world, stream, false);
@@ -426,6 +481,7 @@ int main(void)
         cmocka_unit_test(columns_then_rows_equal_two_plain_products),
         cmocka_unit_test(columns_then_rows_equal_two_plain_products_with_sequence_parallelism),
         cmocka_unit_test(borders_in_chunks_equal_two_plain_products),
+        cmocka_unit_test(gelu_is_part_of_the_products_around_it),
         cmocka_unit_test(weight_gradients_may_come_after_all_input_gradients),
         cmocka_unit_test(tokens_that_cannot_be_split_are_refused),
         cmocka_unit_test(fewer_kv_heads_than_ranks_are_shared),

@@ -6,6 +6,7 @@
 
 #include <rankloom/dtype.h>
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +21,8 @@ typedef struct layout {
 typedef struct product {
     int32_t trans_a, trans_b, epilogue, compute;
     const float *bias, *scale_a, *scale_b; /* the scales of fp8: on the device; NULL: 1 */
+    float *aux;                            /* the matrix before GELU */
+    int64_t aux_ld, aux_stride;
 } product;
 
 typedef struct preference {
@@ -130,6 +133,12 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t opaque, cubla
         memcpy(&p.scale_a, value, bytes);
     else if (attribute == CUBLASLT_MATMUL_DESC_B_SCALE_POINTER && bytes == sizeof p.scale_b)
         memcpy(&p.scale_b, value, bytes);
+    else if (attribute == CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER && bytes == sizeof p.aux)
+        memcpy(&p.aux, value, bytes);
+    else if (attribute == CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD && bytes == sizeof p.aux_ld)
+        memcpy(&p.aux_ld, value, bytes);
+    else if (attribute == CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE && bytes == sizeof p.aux_stride)
+        memcpy(&p.aux_stride, value, bytes);
     else if (bytes == sizeof(int32_t) && attribute == CUBLASLT_MATMUL_DESC_TRANSA)
         memcpy(&p.trans_a, value, bytes);
     else if (bytes == sizeof(int32_t) && attribute == CUBLASLT_MATMUL_DESC_TRANSB)
@@ -185,6 +194,32 @@ static bool fp8_is_legal(const product *p, const layout *a, const layout *b, con
            a->cols % 16 == 0 && b->cols % 16 == 0 && a->ld % 16 == 0 && b->ld % 16 == 0 && d->ld % 4 == 0 && a->batch == 1;
 }
 
+static bool adds_bias(const product *p)
+{
+    return p->epilogue == CUBLASLT_EPILOGUE_BIAS || p->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+}
+
+static bool applies_gelu(const product *p)
+{
+    return p->epilogue == CUBLASLT_EPILOGUE_GELU_AUX || p->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+}
+
+static bool has_aux(const product *p)
+{
+    return applies_gelu(p) || p->epilogue == CUBLASLT_EPILOGUE_DGELU;
+}
+
+/* The header's rules of the matrix before GELU: its pointer is set before the heuristics choose, columns and batch a multiple of 8 apart. */
+static bool aux_is_legal(const product *p, const layout *d)
+{
+    return !has_aux(p) || (p->aux && p->aux_ld % 8 == 0 && p->aux_ld >= (int64_t)d->rows && p->aux_stride % 8 == 0 && (uintptr_t)p->aux % 16 == 0);
+}
+
+static bool is_known(const product *p)
+{
+    return p->epilogue == CUBLASLT_EPILOGUE_DEFAULT || adds_bias(p) || has_aux(p);
+}
+
 /* op(A) is m x k, op(B) k x n, C and D m x n; all of one batch. */
 static bool fit(const product *p, const layout *a, const layout *b, const layout *c, const layout *d)
 {
@@ -208,7 +243,9 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     (void)handle;
     if (wanted < 1 || !fit(&p, &a, &b, &c, &d) || !fp8_is_legal(&p, &a, &b, &d))
         return refuse("matrices that do not fit together");
-    if (double_fails(__func__)) {
+    if (!is_known(&p) || !aux_is_legal(&p, &d))
+        return refuse("an epilogue that is not known, or whose other matrix it would not take");
+    if (double_fails(has_aux(&p) ? "cublasLtMatmulAlgoGetHeuristic with GELU" : __func__)) {
         *count = 0;
         return CUBLAS_STATUS_NOT_SUPPORTED;
     }
@@ -265,6 +302,29 @@ static double dot_at(const work *w, int batch, uint64_t a, uint64_t a_step, uint
     return dot((const float *)w->at_a + batch * w->a.stride + a, a_step, (const float *)w->at_b + batch * w->b.stride + b, b_step, k);
 }
 
+static double gelu(double x)
+{
+    return 0.5 * x * (1 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
+}
+
+static double gelu_slope(double x)
+{
+    double t = tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x));
+
+    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * 0.79788456080286535588 * (1 + 3 * 0.044715 * x * x);
+}
+
+/* What the epilogue makes of a sum, whose place in the matrix before GELU is `before`. */
+static double finish(const product *p, double sum, float *before)
+{
+    if (p->epilogue == CUBLASLT_EPILOGUE_DGELU)
+        return sum * gelu_slope(*before);
+    if (!applies_gelu(p))
+        return sum;
+    *before = (float)sum;
+    return gelu(sum);
+}
+
 static void multiply_one(const work *w, int batch)
 {
     const float *c = w->at_c + batch * w->c.stride;
@@ -278,9 +338,9 @@ static void multiply_one(const work *w, int batch)
             double sum = w->alpha * dot_at(w, batch, row * in_a.row, in_a.col, col * in_b.col, in_b.row, k);
             if (w->beta != 0) /* else C is not read, and may be NaN */
                 sum += (double)w->beta * c[at];
-            if (w->p.epilogue == CUBLASLT_EPILOGUE_BIAS)
+            if (adds_bias(&w->p))
                 sum += w->p.bias[row];
-            d[at] = (float)sum;
+            d[at] = (float)finish(&w->p, sum, has_aux(&w->p) ? w->p.aux + batch * w->p.aux_stride + (int64_t)col * w->p.aux_ld + (int64_t)row : NULL);
         }
 }
 
@@ -299,12 +359,20 @@ static bool is_there(const void *at, const layout *l, uint32_t align)
     return (uintptr_t)at % align == 0 && double_is_device(at, (size_t)last * (l->type == CUDA_R_8F_E4M3 ? 1 : sizeof(float)));
 }
 
+/* … and is no other matrix of the product: nobody says that it may be. */
+static bool aux_is_there(const work *w)
+{
+    const layout aux = {.rows = w->c.rows, .cols = w->c.cols, .ld = w->p.aux_ld, .stride = w->p.aux_stride, .batch = w->c.batch, .type = CUDA_R_32F};
+
+    return !has_aux(&w->p) || (w->p.aux != w->at_d && w->p.aux != w->at_c && is_there(w->p.aux, &aux, 16));
+}
+
 static bool are_there(const work *w, const preference *promised)
 {
     return is_there(w->at_a, &w->a, promised->align[0]) && is_there(w->at_b, &w->b, promised->align[1]) && is_there(w->at_c, &w->c, promised->align[2]) &&
            is_there(w->at_d, &w->c, promised->align[3]) &&
            (!w->p.scale_a || double_is_device(w->p.scale_a, sizeof(float))) && (!w->p.scale_b || double_is_device(w->p.scale_b, sizeof(float))) &&
-           (w->p.epilogue != CUBLASLT_EPILOGUE_BIAS || double_is_device(w->p.bias, w->c.rows * sizeof(float)));
+           (!adds_bias(&w->p) || double_is_device(w->p.bias, w->c.rows * sizeof(float))) && aux_is_there(w);
 }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t opaque, const void *alpha, const void *a, cublasLtMatrixLayout_t a_layout,
@@ -321,10 +389,14 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t opaq
     work w = {p, la, lb, lc, a, b, c, d, *(const float *)alpha, *(const float *)beta}, *queued;
 
     (void)handle;
-    if (!fit(&p, &la, &lb, &lc, &ld) || memcmp(&lc, &ld, sizeof lc) != 0 || (p.epilogue == CUBLASLT_EPILOGUE_BIAS && w.beta != 0 && c != d))
+    if (!fit(&p, &la, &lb, &lc, &ld) || memcmp(&lc, &ld, sizeof lc) != 0 || (adds_bias(&p) && w.beta != 0 && c != d))
         return refuse("matrices that do not fit together");
     if (workspace_bytes < promised.workspace_bytes || !double_is_device(workspace, workspace_bytes))
         return refuse("a workspace that is smaller than the heuristics were told, or not the device's");
+    if (!aux_is_legal(&p, &lc))
+        return refuse("a matrix before GELU that the epilogue would not take");
+    if (has_aux(&p) && double_fails("cublasLtMatmul with GELU"))
+        return CUBLAS_STATUS_EXECUTION_FAILED;
     if (promised.schemes & CUBLASLT_REDUCTION_SCHEME_INPLACE)
         return refuse("sums over parts of k in no fixed order");
     if (!are_there(&w, &promised))
