@@ -8,7 +8,7 @@ static const double TOLERANCE = 2e-6; /* the double sums in f64 */
 static int open_maker(void **state)
 {
     (void)state;
-    open_one_shim_maker(7, (loom_cuda_choice){.math = LOOM_GPU_TF32}, "cuBLASLt, tf32");
+    open_one_cuda_maker(7, (loom_cuda_choice){.math = LOOM_GPU_TF32}, "cuBLASLt, tf32");
     return 0;
 }
 
@@ -159,7 +159,7 @@ static void in_f32_gelu_stays_ours(void **state)
     const loom_gemm_args asked[] = {forward(&m, true, 0), backward(&m, 0)};
 
     close_makers(state);
-    open_one_shim_maker(7, (loom_cuda_choice){.math = LOOM_GPU_F32}, "cuBLASLt, f32");
+    open_one_cuda_maker(7, (loom_cuda_choice){.math = LOOM_GPU_F32}, "cuBLASLt, f32");
     double_failing = "cublasLtMatmul with GELU";
     check(&asked[0], "forward");
     check(&asked[1], "backward");
