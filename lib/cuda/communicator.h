@@ -1,0 +1,48 @@
+/* A comm's end in NCCL, and how one of NCCL's results becomes one of ours. */
+#ifndef LOOM_CUDA_COMMUNICATOR_H
+#define LOOM_CUDA_COMMUNICATOR_H
+
+#include "comm/transport.h"
+#include "cuda/device.h"
+#include "device/watch.h"
+
+#include <nccl.h>
+
+typedef struct nccl_lane {
+    int peer;
+    ncclComm_t out, in; /* of two ranks each: the sender is 0, the receiver 1 */
+} nccl_lane;
+
+typedef struct nccl_comm {
+    ncclComm_t comm; /* NULL: one rank */
+    nccl_lane *lanes;
+    int n_lanes;
+    int *scratch;     /* of barriers, on the device */
+    cudaEvent_t done; /* after the last call */
+    loom_cuda_account *account; /* of what streams wait for it */
+    char last[LOOM_CALL_TEXT];
+} nccl_comm;
+
+typedef struct nccl_world {
+    ncclUniqueId id; /* of everyone's communicator */
+    loom_watch watch;
+} nccl_world;
+
+static inline nccl_comm *nccl_of(const loom_comm *comm)
+{
+    return comm->state;
+}
+
+/* What a failure of NCCL's is, in words; `c` may be NULL. */
+loom_status loom_nccl_describe(const loom_comm *comm, ncclComm_t c, ncclResult_t result, const char *what);
+/* Waits until what `result` began on `c` is no longer in progress. */
+loom_status loom_nccl_settle(const loom_comm *comm, ncclComm_t c, ncclResult_t result, const char *what);
+loom_status loom_nccl_check_cuda(const loom_comm *comm, cudaError_t code, const char *what);
+loom_status loom_nccl_enter(const loom_comm *comm); /* makes its device the thread's */
+
+/* Rows of the transport's table. */
+loom_status loom_nccl_launch(loom_comm *comm, loom_call **first, loom_stream *stream);         /* nccl_calls.c */
+loom_status loom_nccl_exchange(loom_comm *comm, const void *mine, void *all, size_t bytes);    /* nccl.c */
+loom_status loom_nccl_connect(loom_comm *comm, const int *peers, int count);                   /* nccl_lanes.c */
+
+#endif
