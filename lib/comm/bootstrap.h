@@ -12,6 +12,7 @@ typedef struct loom_bootstrap {
     /* Waits for the key; LOOM_E_PEER at the deadline. */
     loom_status (*get)(void *context, const char *key, void *value, size_t capacity, size_t *bytes, double deadline_s);
     loom_status (*add)(void *context, const char *key, int64_t delta, int64_t *result);
+    loom_status (*remove)(void *context, const char *key); /* one that is not there is removed already */
 } loom_bootstrap;
 
 /* loom_comm_open_world() over any table. */

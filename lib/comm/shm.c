@@ -32,8 +32,10 @@ static loom_status present(loom_world *world, const char *hint, char card[LOOM_C
     if (!w)
         return loom_fail(LOOM_E_MEMORY, "no memory for the shared-memory transport");
     world->states[LOOM_SHM] = w;
-    if ((status = loom_device_take(world->device, sizeof *w->desk, true, (void **)&w->desk)) < 0)
+    w->size = world->size;
+    if (!world->device->desk && (status = loom_device_take(world->device, sizeof *w->desk, true, &world->device->desk)) < 0)
         return status;
+    w->desk = world->device->desk;
     loom_segment_get_name(heap, &mine.segment);
     mine.desk = (uint64_t)((char *)w->desk - heap->base);
     memcpy(card, &mine, sizeof mine);
@@ -58,6 +60,7 @@ static loom_status open_world(loom_world *world, const char (*cards)[LOOM_CARD_B
     shm_world *w = world->states[LOOM_SHM];
 
     world->device->rung_by_peers = world->size > 1;
+    loom_remains_visit(world->device, false); /* all ranks are here, so they have left what they had before */
     w->peers = calloc((size_t)world->size, sizeof *w->peers);
     if (!w->peers)
         return loom_fail(LOOM_E_MEMORY, "no memory for %d peers", world->size);
@@ -106,10 +109,8 @@ static void destroy(loom_device *device, shm_comm *c, bool give_back)
 }
 
 /* Comms that this rank has left: the heap gets their memory back once every peer has said that it looks there no more. */
-static void visit_graves(loom_world *world)
+static void visit_graves(shm_world *w, loom_device *device)
 {
-    shm_world *w = world->states[LOOM_SHM];
-
     for (shm_comm **link = &w->graves; *link;) {
         shm_comm *c = *link;
         int r = 0;
@@ -120,35 +121,48 @@ static void visit_graves(loom_world *world)
             continue;
         }
         *link = c->next_grave;
-        destroy(world->device, c, true);
+        destroy(device, c, true);
     }
 }
 
-/* What peers may still read stays in the heap until the device is closed: this rank's desk, and boxes of comms that others have not left
- * yet. */
+static void free_world(shm_world *w)
+{
+    for (int r = 0; w->peers && r < w->size; r++)
+        if (w->peers[r].pidfd >= 0)
+            close(w->peers[r].pidfd);
+    free(w->peers);
+    free(w);
+}
+
+static bool visit_remains(loom_remains *remains, loom_device *device, bool closing)
+{
+    shm_world *w = (shm_world *)remains;
+
+    visit_graves(w, device);
+    while (closing && w->graves) {
+        shm_comm *c = w->graves;
+        w->graves = c->next_grave;
+        destroy(device, c, false);
+    }
+    if (w->graves)
+        return false;
+    free_world(w);
+    return true;
+}
+
+/* Boxes of comms that others have not left yet stay in the heap until they have, or the device is closed. */
 static void close_world(loom_world *world)
 {
     shm_world *w = world->states[LOOM_SHM];
 
     if (!w)
         return;
-    if (w->peers)
-        visit_graves(world);
-    while (w->graves) {
-        shm_comm *c = w->graves;
-        w->graves = c->next_grave;
-        destroy(world->device, c, false);
-    }
-    for (int r = 0; w->peers && r < world->size; r++) {
-        loom_segment_close(&w->peers[r].segment);
-        if (w->peers[r].pidfd >= 0)
-            close(w->peers[r].pidfd);
-    }
-    if (!w->peers) /* never opened: nobody knows the desk */
-        loom_device_give(world->device, w->desk);
-    free(w->peers);
-    free(w);
     world->states[LOOM_SHM] = NULL;
+    for (int r = 0; w->peers && r < w->size; r++)
+        loom_segment_close(&w->peers[r].segment);
+    w->remains.visit = visit_remains;
+    if (!visit_remains(&w->remains, world->device, false))
+        loom_remains_add(world->device, &w->remains);
 }
 
 /* --- comms ---------------------------------------------------------------------------------------------------------------- */
@@ -162,7 +176,7 @@ static loom_status prepare(loom_comm *comm, uint64_t *address)
 
     if (!c)
         return loom_fail(LOOM_E_MEMORY, "no memory for comm \"%s\"", comm->name);
-    visit_graves(comm->world);
+    visit_graves(comm->world->states[LOOM_SHM], comm->world->device);
     pthread_mutex_init(&c->lock, NULL);
     comm->state = c;
     c->size = comm->size;
@@ -212,8 +226,8 @@ static void leave(loom_comm *comm)
 
     if (!c)
         return;
-    if (!c->boxes || !c->boxes[comm->rank]) { /* not joined: nobody looks here */
-        destroy(comm->world->device, c, true);
+    if (!c->boxes || !c->boxes[comm->rank]) { /* not joined, but others may have been told where the box is: the heap keeps it */
+        destroy(comm->world->device, c, false);
         comm->state = NULL;
         return;
     }
@@ -225,7 +239,7 @@ static void leave(loom_comm *comm)
     comm->state = NULL;
     c->next_grave = w->graves;
     w->graves = c;
-    visit_graves(comm->world);
+    visit_graves(w, comm->world->device);
 }
 
 static void give_up(loom_comm *comm, loom_status status)

@@ -15,6 +15,7 @@
 
 #include "comm/notice.h"
 #include "comm/transport.h"
+#include "device/remains.h"
 #include "device/segment.h"
 
 enum {
@@ -108,6 +109,7 @@ struct shm_comm {
     shm_lane *lanes;      /* [size] */
 };
 
+/* One for all worlds of a device, so that a peer may look there although this rank has left its world. */
 typedef struct shm_desk {
     loom_notice waits_in; /* the call that this rank is stuck in, for the diagnosis of others */
 } shm_desk;
@@ -119,7 +121,9 @@ typedef struct shm_peer {
 } shm_peer;
 
 typedef struct shm_world {
-    shm_desk *desk;   /* mine */
+    loom_remains remains; /* first: once it is closed and has graves */
+    int size;
+    shm_desk *desk;   /* mine: the device's */
     shm_peer *peers;  /* by world rank; NULL until open */
     shm_comm *graves; /* comms that this rank has left and peers have not */
 } shm_world;

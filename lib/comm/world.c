@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/bootstrap.h"
+#include "comm/meeting.h"
 #include "comm/transport.h"
 #include "core/log.h"
 #include "core/settings.h"
@@ -11,55 +11,6 @@
 #include "device/cuda_module.h"
 #include "device/host.h"
 #include "core/try.h"
-
-/* --- exchange through the table ---------------------------------------------------------------------------------------- */
-
-typedef struct meeting {
-    const loom_bootstrap *table;
-    long long number; /* worlds that this table has opened before: keys are never used twice */
-    double deadline_s;
-} meeting;
-
-static loom_status get_exactly(const meeting *m, const char *key, void *value, size_t bytes, const char *whose)
-{
-    size_t got = 0;
-    loom_status status = m->table->get(m->table->context, key, value, bytes, &got, m->deadline_s);
-
-    if (status == LOOM_E_PEER)
-        return loom_fail(LOOM_E_PEER, "opening the world: %s did not come within %g s: %s", whose, m->deadline_s, loom_last_error());
-    if (status >= 0 && got != bytes)
-        return loom_fail(LOOM_E_PEER,
-                         "opening the world: %s sent %zu bytes instead of %zu; do all ranks run the same version (here " RANKLOOM_VERSION
-                         ")?",
-                         whose, got, bytes);
-    return status;
-}
-
-/* all[size][bytes] of everyone's mine[bytes]. Rank 0 collects and hands out, so that the table serves size requests and not their square.
- */
-static loom_status meet(const meeting *m, const char *label, const void *mine, void *all, size_t bytes)
-{
-    int rank = m->table->rank, size = m->table->size;
-    char key[96], whose[32];
-    loom_status status;
-
-    if (rank != 0) {
-        snprintf(key, sizeof key, "comm/%lld/%s/%d", m->number, label, rank);
-        if ((status = m->table->set(m->table->context, key, mine, bytes)) < 0)
-            return status;
-        snprintf(key, sizeof key, "comm/%lld/%s", m->number, label);
-        return get_exactly(m, key, all, bytes * (size_t)size, "rank 0 (or a rank it waits for)");
-    }
-    memcpy(all, mine, bytes);
-    for (int r = 1; r < size; r++) {
-        snprintf(key, sizeof key, "comm/%lld/%s/%d", m->number, label, r);
-        snprintf(whose, sizeof whose, "rank %d", r);
-        if ((status = get_exactly(m, key, (char *)all + bytes * (size_t)r, bytes, whose)) < 0)
-            return status;
-    }
-    snprintf(key, sizeof key, "comm/%lld/%s", m->number, label);
-    return m->table->set(m->table->context, key, all, bytes * (size_t)size);
-}
 
 /* --- cards ----------------------------------------------------------------------------------------------------------------- */
 
@@ -275,7 +226,7 @@ static loom_status make_everyone(loom_world *world, loom_comm **comm)
 }
 
 /* Everyone's card, in *all (the caller frees it). */
-static loom_status exchange_cards(const meeting *m, loom_world *world, card **all)
+static loom_status exchange_cards(loom_meeting *m, loom_world *world, card **all)
 {
     card *cards = calloc((size_t)world->size, sizeof *cards), *mine = calloc(1, sizeof *mine);
     loom_status status;
@@ -293,7 +244,7 @@ static loom_status exchange_cards(const meeting *m, loom_world *world, card **al
         if (transport && !mine->ready[t]) /* matters only if it is chosen: a sandbox without sockets can still share memory */
             loom_log(LOOM_LOG_INFO, world->rank, "transport %s: %s", transport->name, loom_last_error());
     }
-    LOOM_TRY(meet(m, "card", mine, cards, sizeof *mine));
+    LOOM_TRY(loom_meeting_come(m, mine, cards, sizeof *mine));
     LOOM_TRY(check_versions(cards, world->size));
     free(mine);
     *all = cards;
@@ -322,7 +273,7 @@ static loom_status open_transport(loom_world *world, const card *cards, int choi
 }
 
 /* The comm of everyone, and a first barrier: after it no rank needs another one's table or descriptors any more. */
-static loom_status join_everyone(const meeting *m, loom_world *world, loom_comm **comm)
+static loom_status join_everyone(loom_meeting *m, loom_world *world, loom_comm **comm)
 {
     uint64_t mine, *addresses = malloc((size_t)world->size * sizeof *addresses);
     loom_comm *everyone = NULL;
@@ -332,7 +283,7 @@ static loom_status join_everyone(const meeting *m, loom_world *world, loom_comm 
         return loom_fail(LOOM_E_MEMORY, "no memory for a world of %d ranks", world->size);
     LOOM_TRY(make_everyone(world, &everyone));
     LOOM_TRY(world->transport->prepare(everyone, &mine));
-    LOOM_TRY(meet(m, "address", &mine, addresses, sizeof mine));
+    LOOM_TRY(loom_meeting_exchange(m, &mine, addresses, sizeof mine));
     LOOM_TRY(world->transport->join(everyone, addresses));
     LOOM_TRY(loom_barrier(everyone, "open", world->setup));
     LOOM_TRY(loom_stream_wait(world->setup));
@@ -366,12 +317,10 @@ static loom_status read_config(const loom_comm_config *config, double *deadline_
 
 loom_status loom_comm_open_bootstrap(const loom_bootstrap *table, loom_device *device, const loom_comm_config *config, loom_comm **comm)
 {
-    meeting m = {.table = table};
+    loom_meeting m = {.table = table};
     loom_world *world = NULL;
     card *cards = NULL;
     const char *wanted;
-    char key[64];
-    int64_t opened;
     int choice = LOOM_SHM;
     loom_status status;
 
@@ -380,9 +329,6 @@ loom_status loom_comm_open_bootstrap(const loom_bootstrap *table, loom_device *d
     if (loom_device_get_kind(device) == LOOM_DRY)
         return loom_fail(LOOM_E_UNSUPPORTED, "nothing travels between dry devices; they take loom_comm_open_dry()");
     LOOM_TRY(read_config(config, &m.deadline_s, &wanted));
-    snprintf(key, sizeof key, "comm/opened/%d", table->rank);
-    LOOM_TRY(table->add(table->context, key, 1, &opened));
-    m.number = opened - 1;
     LOOM_TRY(make_world(table->rank, table->size, device, m.deadline_s, &world));
     LOOM_TRY(exchange_cards(&m, world, &cards));
     LOOM_TRY(choose_transport(device, cards, table->size, wanted, &choice));
@@ -391,6 +337,7 @@ loom_status loom_comm_open_bootstrap(const loom_bootstrap *table, loom_device *d
     LOOM_TRY(join_everyone(&m, world, comm));
 
 fail:
+    loom_meeting_leave(&m);
     free(cards);
     if (world)
         drop_world(world); /* our own hold: the comm has its own */
@@ -414,6 +361,11 @@ static loom_status store_add(void *store, const char *key, int64_t delta, int64_
     return loom_store_add(store, key, delta, result);
 }
 
+static loom_status store_remove(void *store, const char *key)
+{
+    return loom_store_delete(store, key);
+}
+
 loom_status loom_comm_open_world(const loom_launch *launch, loom_store *store, loom_device *device, const loom_comm_config *config,
                                  loom_comm **world)
 {
@@ -423,7 +375,8 @@ loom_status loom_comm_open_world(const loom_launch *launch, loom_store *store, l
                             .hint = launch->master_addr,
                             .set = store_set,
                             .get = store_get,
-                            .add = store_add};
+                            .add = store_add,
+                            .remove = store_remove};
 
     return loom_comm_open_bootstrap(&table, device, config, world);
 }

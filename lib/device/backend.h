@@ -52,6 +52,8 @@ struct loom_device {
     loom_doorbell *bell;              /* what this device's waiters sleep on: in the heap's first page, so that peers ring it */
     loom_doorbell *own_bell;          /* dry: it has no heap */
     loom_stream *streams;             /* inline streams that are open */
+    struct loom_remains *remains;     /* of closed worlds; remains.h */
+    void *desk;                       /* in the heap: what peers read of this rank, whatever world they share with it (comm/shm.c); NULL: none yet */
     struct loom_poll_source *sources; /* descriptors that news may come from, too */
     int wake_fd;                      /* an eventfd that a ring writes to while there are sources; 0: none yet */
     bool rung_by_peers;               /* peers have mapped the bell and ring it without knowing of wake_fd */

@@ -8,6 +8,7 @@
 
 #include "device/backend.h"
 #include "device/host.h"
+#include "device/remains.h"
 #include "device/stream.h"
 
 static const loom_backend *find_backend(loom_device_kind kind)
@@ -54,6 +55,7 @@ void loom_device_close(loom_device *device)
 {
     if (!device)
         return;
+    loom_remains_visit(device, true);
     device->backend->close(device);
     if (device->wake_fd)
         close(device->wake_fd);

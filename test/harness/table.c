@@ -122,7 +122,20 @@ static loom_status add(void *context, const char *key, int64_t delta, int64_t *r
     return e ? LOOM_OK : loom_fail(LOOM_E_MEMORY, "the test table is full");
 }
 
+static loom_status erase(void *context, const char *key)
+{
+    table *t = context;
+    entry *e;
+
+    lock(t);
+    e = find(t, key);
+    if (e)
+        *e = t->entries[--t->count];
+    pthread_mutex_unlock(&t->lock);
+    return LOOM_OK;
+}
+
 loom_bootstrap table_bootstrap(table *t, int rank, int size)
 {
-    return (loom_bootstrap){.context = t, .rank = rank, .size = size, .set = set, .get = get, .add = add};
+    return (loom_bootstrap){.context = t, .rank = rank, .size = size, .set = set, .get = get, .add = add, .remove = erase};
 }
