@@ -18,7 +18,12 @@ typedef struct loom_comm_config {
     const char *transport; /* "auto", "shm", "tcp", "nccl"; NULL: RANKLOOM_TRANSPORT, else auto */
 } loom_comm_config;
 
-/* The world of `launch` on `device`. Collective over all ranks. The store must outlive the comm. `config` may be NULL. */
+/* The world of `launch` on `device`. Collective over all ranks. The store must outlive the comm. `config` may be NULL.
+ *
+ * After a failure (a deadline that passed, a mismatch) ranks that are all alive can go on in their processes: each frees every comm of the broken world and
+ * what was opened on them, closes the streams that failed, and calls this again with the same store and device. Not all have to notice at once: LOOM_E_PEER
+ * at the deadline names those that did not come, and whoever was too early may call again until all are here together. No attempt meets anything of
+ * an earlier one. A rank that has not noticed hears of it when others leave (CPU), or at its own deadline (GPUs). */
 LOOM_API loom_status loom_comm_open_world(const loom_launch *launch, loom_store *store, loom_device *device,
                                           const loom_comm_config *config, loom_comm **world);
 
@@ -34,7 +39,7 @@ LOOM_API loom_status loom_comm_split(loom_comm *parent, int color, int key, cons
  * calls; ranks in one group give the same list. Works on dry worlds; the mesh uses only this one. */
 LOOM_API loom_status loom_comm_create(loom_comm *parent, const int *members, int count, const char *name, loom_comm **comm);
 
-LOOM_API void loom_comm_free(loom_comm *comm); /* accepts NULL; safe after an error; not collective */
+LOOM_API void loom_comm_free(loom_comm *comm); /* accepts NULL; safe after an error, when it waits for nobody; not collective */
 LOOM_API int loom_comm_rank(const loom_comm *comm);
 LOOM_API int loom_comm_size(const loom_comm *comm);
 LOOM_API int loom_comm_world_rank(const loom_comm *comm, int rank); /* of a member, in the world it descends from */

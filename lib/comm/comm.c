@@ -24,6 +24,7 @@ static loom_status failure_of(const loom_comm *comm)
 
 loom_status loom_comm_give_up(loom_comm *comm, loom_status status)
 {
+    atomic_store(&comm->world->broken, 1);
     pthread_mutex_lock(&comm->world->lock); /* streams of two threads may fail at once; the first one is the reason */
     if (atomic_load(&comm->failed) >= 0) {
         snprintf(comm->message, sizeof comm->message, "%s", loom_last_error());
@@ -517,6 +518,8 @@ loom_status loom_comm_connect(loom_comm *comm, const int *peers, int count)
         if (peers[i] == comm->rank)
             return loom_fail(LOOM_E_INVALID, "comm \"%s\": rank %d connects to itself", comm->name, comm->rank);
     }
+    if (atomic_load(&comm->failed) < 0)
+        return failure_of(comm);
     return comm->world->transport->connect ? comm->world->transport->connect(comm, peers, count) : LOOM_OK;
 }
 
@@ -524,9 +527,12 @@ loom_status loom_comm_exchange(loom_comm *comm, const void *mine, void *all, siz
 {
     loom_call call = {.kind = LOOM_CALL_SPLIT, .dtype = LOOM_U8, .send = mine, .recv = all, .count = bytes};
 
+    if (atomic_load(&comm->failed) < 0)
+        return failure_of(comm);
     if (comm->world->transport->exchange) {
+        loom_status status = comm->world->transport->exchange(comm, mine, all, bytes);
         comm->traffic.calls[call.kind]++;
-        return comm->world->transport->exchange(comm, mine, all, bytes);
+        return status < 0 ? loom_comm_give_up(comm, status) : status;
     }
     TRY(enqueue(comm, &call, 0, comm->world->setup));
     return loom_stream_wait(comm->world->setup);

@@ -14,6 +14,7 @@
 enum {
     LOOM_COMM_NAME_BYTES = 32,
     LOOM_CARD_BYTES = 512, /* a transport's part of what ranks tell each other at the start */
+    LOOM_INVITATION_BYTES = 128,
 };
 
 typedef struct loom_world loom_world;
@@ -29,6 +30,8 @@ typedef struct loom_transport {
     /* Cards of all ranks, by world rank. */
     loom_status (*open)(loom_world *world, const char (*cards)[LOOM_CARD_BYTES]);
     void (*close)(loom_world *world); /* accepts half-open */
+    /* On rank 0, once all ranks are here: what they need of it to join the comm of everyone, in world->invitation then. NULL: nothing. */
+    loom_status (*invite)(loom_world *world, char invitation[LOOM_INVITATION_BYTES]);
 
     /* A group begins in two steps: every member prepares its end and says where it is; all addresses are exchanged; then it is usable. */
     loom_status (*prepare)(loom_comm *comm, uint64_t *address);
@@ -69,11 +72,13 @@ struct loom_world {
     void *states[LOOM_TRANSPORTS]; /* of each transport that has presented itself */
     int rank, size;
     double deadline_s;
+    char invitation[LOOM_INVITATION_BYTES];
     loom_stream *setup;   /* where groups are made */
     pthread_mutex_t lock; /* of the list and the number */
     loom_comm *comms;
     int made; /* comms ever */
     _Atomic int32_t dumped;
+    _Atomic int32_t broken; /* something failed: a peer may be stuck in any comm, and none may be waited for */
     loom_comm_observer_fn *observe; /* NULL: nobody */
     void *observer;
 };

@@ -272,6 +272,31 @@ static loom_status open_transport(loom_world *world, const card *cards, int choi
     return status;
 }
 
+typedef struct place {
+    uint64_t address;
+    char invitation[LOOM_INVITATION_BYTES]; /* of rank 0 */
+} place;
+
+/* addresses[size] of all ranks' ends of the comm of everyone. */
+static loom_status exchange_addresses(loom_meeting *m, loom_world *world, uint64_t mine, uint64_t *addresses)
+{
+    place here = {.address = mine}, *places = malloc((size_t)world->size * sizeof *places);
+    loom_status status;
+
+    if (!places)
+        return loom_fail(LOOM_E_MEMORY, "no memory for a world of %d ranks", world->size);
+    if (world->rank == 0 && world->transport->invite)
+        LOOM_TRY(world->transport->invite(world, here.invitation));
+    LOOM_TRY(loom_meeting_exchange(m, &here, places, sizeof here));
+    memcpy(world->invitation, places[0].invitation, sizeof world->invitation);
+    for (int r = 0; r < world->size; r++)
+        addresses[r] = places[r].address;
+
+fail:
+    free(places);
+    return status;
+}
+
 /* The comm of everyone, and a first barrier: after it no rank needs another one's table or descriptors any more. */
 static loom_status join_everyone(loom_meeting *m, loom_world *world, loom_comm **comm)
 {
@@ -283,7 +308,7 @@ static loom_status join_everyone(loom_meeting *m, loom_world *world, loom_comm *
         return loom_fail(LOOM_E_MEMORY, "no memory for a world of %d ranks", world->size);
     LOOM_TRY(make_everyone(world, &everyone));
     LOOM_TRY(world->transport->prepare(everyone, &mine));
-    LOOM_TRY(loom_meeting_exchange(m, &mine, addresses, sizeof mine));
+    LOOM_TRY(exchange_addresses(m, world, mine, addresses));
     LOOM_TRY(world->transport->join(everyone, addresses));
     LOOM_TRY(loom_barrier(everyone, "open", world->setup));
     LOOM_TRY(loom_stream_wait(world->setup));

@@ -15,6 +15,7 @@ typedef struct nccl_lane {
 
 typedef struct nccl_comm {
     ncclComm_t comm; /* NULL: one rank */
+    ncclComm_t child; /* what a split under way will make; here, since NCCL may write it when nobody waits any more */
     nccl_lane *lanes;
     int n_lanes;
     int *scratch;     /* of barriers, on the device */
@@ -24,7 +25,6 @@ typedef struct nccl_comm {
 } nccl_comm;
 
 typedef struct nccl_world {
-    ncclUniqueId id; /* of everyone's communicator */
     loom_watch watch;
 } nccl_world;
 
@@ -35,7 +35,7 @@ static inline nccl_comm *nccl_of(const loom_comm *comm)
 
 /* What a failure of NCCL's is, in words; `c` may be NULL. */
 loom_status loom_nccl_describe(const loom_comm *comm, ncclComm_t c, ncclResult_t result, const char *what);
-/* Waits until what `result` began on `c` is no longer in progress. */
+/* Waits until what `result` began on `c` is no longer in progress. A failure breaks the world: `c` may be left half-way, and can only be aborted. */
 loom_status loom_nccl_settle(const loom_comm *comm, ncclComm_t c, ncclResult_t result, const char *what);
 loom_status loom_nccl_check_cuda(const loom_comm *comm, cudaError_t code, const char *what);
 loom_status loom_nccl_enter(const loom_comm *comm); /* makes its device the thread's */

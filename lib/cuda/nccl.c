@@ -29,7 +29,7 @@ loom_status loom_nccl_describe(const loom_comm *comm, ncclComm_t c, ncclResult_t
                      "comm \"%s\": NCCL: %s: %s%s%s", comm->name, what, ncclGetErrorString(result), more && *more ? ": " : "", more ? more : "");
 }
 
-loom_status loom_nccl_settle(const loom_comm *comm, ncclComm_t c, ncclResult_t result, const char *what)
+static loom_status await(const loom_comm *comm, ncclComm_t c, ncclResult_t result, const char *what)
 {
     static const struct timespec nap = {.tv_nsec = 100000};
     double begin_s = loom_now_s();
@@ -46,6 +46,15 @@ loom_status loom_nccl_settle(const loom_comm *comm, ncclComm_t c, ncclResult_t r
         nanosleep(&nap, NULL);
     }
     return result == ncclSuccess ? LOOM_OK : loom_nccl_describe(comm, c, result, what);
+}
+
+loom_status loom_nccl_settle(const loom_comm *comm, ncclComm_t c, ncclResult_t result, const char *what)
+{
+    loom_status status = await(comm, c, result, what);
+
+    if (status < 0)
+        atomic_store(&comm->world->broken, 1);
+    return status;
 }
 
 loom_status loom_nccl_enter(const loom_comm *comm)
@@ -123,17 +132,13 @@ static loom_status watch_world(void *context, double waited_s)
 static loom_status present(loom_world *world, const char *hint, char card[LOOM_CARD_BYTES])
 {
     nccl_world *w = calloc(1, sizeof *w);
-    ncclResult_t result;
 
     (void)hint;
+    (void)card;
     if (!w)
         return loom_fail(LOOM_E_MEMORY, "no memory for NCCL's world");
     world->states[LOOM_NCCL] = w;
     w->watch = (loom_watch){.check = watch_world, .context = world};
-    if (world->rank == 0 && (result = ncclGetUniqueId(&w->id)) != ncclSuccess)
-        return loom_fail(LOOM_E_IO, "NCCL: ncclGetUniqueId: %s: %s", ncclGetErrorString(result), ncclGetLastError(NULL));
-    _Static_assert(sizeof w->id <= LOOM_CARD_BYTES, "a card fits");
-    memcpy(card, &w->id, sizeof w->id);
     return LOOM_OK;
 }
 
@@ -141,8 +146,22 @@ static loom_status open_world(loom_world *world, const char (*cards)[LOOM_CARD_B
 {
     nccl_world *w = world->states[LOOM_NCCL];
 
-    memcpy(&w->id, cards[0], sizeof w->id);
+    (void)cards;
     loom_watch_add(world->device, &w->watch);
+    return LOOM_OK;
+}
+
+/* The id of everyone's communicator. NCCL listens for it from here on, and ends that only when all ranks have come: so not before they are here. */
+static loom_status invite(loom_world *world, char invitation[LOOM_INVITATION_BYTES])
+{
+    ncclUniqueId id;
+    ncclResult_t result = ncclGetUniqueId(&id);
+
+    (void)world;
+    _Static_assert(sizeof id <= LOOM_INVITATION_BYTES, "an invitation fits");
+    if (result != ncclSuccess)
+        return loom_fail(LOOM_E_IO, "NCCL: ncclGetUniqueId: %s: %s", ncclGetErrorString(result), ncclGetLastError(NULL));
+    memcpy(invitation, &id, sizeof id);
     return LOOM_OK;
 }
 
@@ -179,8 +198,8 @@ fail:
 /* Everyone's comm comes from the id; all others are split from one that is there. */
 static loom_status join(loom_comm *comm, const uint64_t *addresses)
 {
-    nccl_world *w = comm->world->states[LOOM_NCCL];
     nccl_comm *n = nccl_of(comm);
+    ncclUniqueId id;
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     ncclResult_t result;
     loom_status status;
@@ -189,8 +208,9 @@ static loom_status join(loom_comm *comm, const uint64_t *addresses)
     if (comm->size == 1 || n->comm)
         return LOOM_OK;
     config.blocking = 0;
+    memcpy(&id, comm->world->invitation, sizeof id);
     LOOM_TRY(loom_nccl_enter(comm));
-    result = ncclCommInitRankConfig(&n->comm, comm->size, w->id, comm->rank, &config);
+    result = ncclCommInitRankConfig(&n->comm, comm->size, id, comm->rank, &config);
     return loom_nccl_settle(comm, n->comm, result, "making the communicator");
 
 fail:
@@ -200,7 +220,7 @@ fail:
 /* Every rank of the parent calls, those without a group too. NCCL writes the new communicator when the parent is done with the split. */
 static loom_status split(loom_comm *parent, loom_comm *comm, int first)
 {
-    ncclComm_t made = NULL, from = nccl_of(parent)->comm;
+    ncclComm_t from = nccl_of(parent)->comm, *made = &nccl_of(parent)->child;
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     bool alone = !comm || comm->size == 1;
     loom_status status;
@@ -209,19 +229,33 @@ static loom_status split(loom_comm *parent, loom_comm *comm, int first)
         return LOOM_OK; /* a parent of one rank has groups of one rank */
     config.blocking = 0;
     LOOM_TRY(loom_nccl_enter(parent));
-    LOOM_TRY(loom_nccl_settle(parent, from, ncclCommSplit(from, alone ? NCCL_SPLIT_NOCOLOR : first, alone ? 0 : comm->rank, &made, &config), "ncclCommSplit"));
+    LOOM_TRY(loom_nccl_settle(parent, from, ncclCommSplit(from, alone ? NCCL_SPLIT_NOCOLOR : first, alone ? 0 : comm->rank, made, &config), "ncclCommSplit"));
     if (alone)
         return LOOM_OK;
-    nccl_of(comm)->comm = made;
-    return loom_nccl_settle(comm, made, ncclInProgress, "joining the new communicator");
+    nccl_of(comm)->comm = *made;
+    return loom_nccl_settle(comm, *made, ncclInProgress, "joining the new communicator");
 
 fail:
     return status;
 }
 
+/* Calls that nobody has waited for. If they do not end within the deadline, peers are gone. */
+static void finish_calls(const loom_comm *comm)
+{
+    const nccl_comm *n = nccl_of(comm);
+    double begin_s = loom_now_s();
+
+    while (n->last[0] && !atomic_load(&comm->world->broken) && cudaEventQuery(n->done) == cudaErrorNotReady) {
+        loom_sleep_s(0.0001);
+        if (loom_now_s() - begin_s > comm->world->deadline_s)
+            atomic_store(&comm->world->broken, 1);
+    }
+}
+
+/* NCCL destroys a communicator when its calls are over; in a broken world that may be never. */
 static void close_communicator(const loom_comm *comm, ncclComm_t *c)
 {
-    if (*c && atomic_load(&comm->failed) < 0)
+    if (*c && atomic_load(&comm->world->broken))
         ncclCommAbort(*c);
     else if (*c)
         ncclCommDestroy(*c);
@@ -246,6 +280,7 @@ static void leave(loom_comm *comm)
     if (!n || loom_nccl_enter(comm) < 0)
         return;
     loom_cuda_account_close(n->account);
+    finish_calls(comm);
     close_communicators(comm);
     if (n->scratch)
         loom_cuda_backend.free(comm->world->device, n->scratch);
@@ -307,6 +342,7 @@ const loom_transport loom_transport_nccl = {
     .present = present,
     .open = open_world,
     .close = close_world,
+    .invite = invite,
     .prepare = prepare,
     .join = join,
     .leave = leave,

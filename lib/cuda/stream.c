@@ -189,6 +189,23 @@ static void nap(int rounds)
         nanosleep(&short_sleep, NULL);
 }
 
+/* What is left of the work of a stream whose comm was aborted: it runs on, and may write to memory that the caller lets go of when it hears of the failure. So
+ * that comes first, unless the device does not get through. Further comms that hold the stream up are aborted by the same watch. */
+static loom_status drain(loom_device *device, cudaStream_t stream, double begin_s, loom_status failure)
+{
+    static const double PATIENCE_S = 10;
+    double failed_s = loom_now_s();
+    char reason[1024];
+
+    snprintf(reason, sizeof reason, "%s", loom_last_error());
+    for (int rounds = 0; cudaStreamQuery(stream) == cudaErrorNotReady && loom_now_s() - failed_s < PATIENCE_S; rounds++) {
+        if (rounds % 256 == 255)
+            loom_watch_check(device, loom_now_s() - begin_s);
+        nap(rounds);
+    }
+    return loom_fail(failure, "%s", reason);
+}
+
 loom_status loom_cuda_settle(loom_device *device, cudaStream_t stream, const char *name)
 {
     double begin_s = loom_now_s();
@@ -197,7 +214,7 @@ loom_status loom_cuda_settle(loom_device *device, cudaStream_t stream, const cha
     for (int rounds = 0; (code = cudaStreamQuery(stream)) == cudaErrorNotReady; rounds++) {
         loom_status status = rounds % 256 == 255 ? loom_watch_check(device, loom_now_s() - begin_s) : LOOM_OK;
         if (status < 0)
-            return status;
+            return drain(device, stream, begin_s, status);
         nap(rounds);
     }
     return loom_cuda_check(device, code, "work of stream \"%s\"", name);
@@ -213,7 +230,7 @@ static loom_status settle_measured(loom_stream *stream)
     if (!s->computes && s->account && s->account->exposed_s)
         *s->account->exposed_s += loom_now_s() - begin_s;
     loom_cuda_collect_waits(stream->device);
-    return status;
+    return status < 0 ? status : loom_watch_check(stream->device, 0); /* a call that went wrong ends, too */
 }
 
 loom_status loom_cuda_stream_wait(loom_stream *stream)

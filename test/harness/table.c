@@ -62,6 +62,7 @@ static entry *find_or_make(table *t, const char *key)
 
     if (!e && t->count < ENTRIES && strlen(key) < sizeof e->key) {
         e = &t->entries[t->count++];
+        *e = (entry){0}; /* one that was removed lay here */
         strcpy(e->key, key);
     }
     return e;

@@ -38,7 +38,7 @@ static double_segment *map_segment(double_fd name)
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
 {
-    double_fd name = {(int)getpid(), make_segment()}; /* stays open: nobody says when the last rank has come */
+    double_fd name = {(int)getpid(), make_segment()}; /* closed when all ranks have come; an id that is not used stays open, as NCCL's listener does */
 
     memset(id, 0, sizeof *id);
     memcpy(id->internal, &name, sizeof name);
@@ -63,6 +63,13 @@ static ncclComm_t join(double_fd segment, int fd, int rank, int size)
     return comm;
 }
 
+static void close_segment(ncclComm_t comm)
+{
+    if (comm->fd >= 0)
+        close(comm->fd);
+    comm->fd = -1;
+}
+
 static bool all_arrived(ncclComm_t comm)
 {
     for (int r = 0; r < comm->size; r++)
@@ -70,6 +77,7 @@ static bool all_arrived(ncclComm_t comm)
             return false;
     for (int r = 0; r < comm->size && !comm->ready; r++)
         comm->bases[r] = double_arena_map(&comm->segment->ranks[r].arena);
+    close_segment(comm);
     comm->ready = true;
     return true;
 }
@@ -89,7 +97,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId i
         return ncclSystemError;
     memcpy(&segment, id.internal, sizeof segment);
     double_salt((uint64_t)rank);
-    *comm = join(segment, -1, rank, nranks);
+    *comm = join(segment, segment.pid == (int)getpid() ? segment.fd : -1, rank, nranks);
     return ncclInProgress;
 }
 
@@ -170,13 +178,31 @@ void double_comm_drop(ncclComm_t comm)
     if (atomic_fetch_sub(&comm->users, 1) > 1)
         return;
     munmap(comm->segment, sizeof *comm->segment);
-    if (comm->fd >= 0)
-        close(comm->fd);
+    close_segment(comm);
     free(comm);
+}
+
+/* Where the real library would wait for ever, or for what is not there yet. */
+static const char *why_not_destroy(ncclComm_t comm)
+{
+    if (!comm->ready)
+        return "it is still being made";
+    if (comm->split_into)
+        return "it is being split";
+    for (int r = 0; r < comm->size; r++)
+        if (atomic_load(&comm->users) > 1 && atomic_load(&comm->segment->ranks[r].aborted))
+            return "it has calls under way, and a peer has aborted its end";
+    return NULL;
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
+    const char *why = why_not_destroy(comm);
+
+    if (why) {
+        fprintf(stderr, "double of NCCL, rank %d of %d: ncclCommDestroy would hang: %s; it has to be aborted\n", comm->rank, comm->size, why);
+        abort();
+    }
     double_comm_drop(comm);
     return ncclSuccess;
 }
@@ -184,6 +210,9 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
     atomic_store(&comm->aborted, 1);
+    atomic_store(&comm->segment->ranks[comm->rank].aborted, 1);
+    if (comm->split_into)
+        close(comm->split_fd);
     double_comm_drop(comm);
     return ncclSuccess;
 }

@@ -33,6 +33,7 @@ typedef struct double_rank {
     _Atomic uint64_t split_posted;
     double_split split[2];
     _Atomic uint64_t stuck; /* its device waits in this communicator for a peer */
+    _Atomic int aborted;
 } double_rank;
 
 /* Messages from one rank to another, one at a time. */
@@ -52,7 +53,7 @@ struct ncclComm {
     _Atomic int users;  /* the handle, and queued work */
     int rank, size;
     double_segment *segment;
-    int fd; /* of the segment, if it is ours: peers open it through us; else -1 */
+    int fd; /* of the segment, if it is ours and peers may still open it through us; else -1 */
     const char *bases[DOUBLE_RANKS_MAX];
     bool ready;
     uint64_t issued;      /* pieces of work, by the host */

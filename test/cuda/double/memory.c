@@ -321,14 +321,12 @@ uint64_t double_arena_offset(const void *pointer)
     return (uint64_t)((const char *)pointer - arena.base);
 }
 
-const char *double_arena_map(const double_arena_name *name)
+static const char *map_arena(const double_arena_name *name)
 {
     char path[64];
     void *base;
     int fd;
 
-    if (name->pid == (int)getpid())
-        return arena.base;
     snprintf(path, sizeof path, "/proc/%d/fd/%d", name->pid, name->fd);
     fd = open(path, O_RDONLY | O_CLOEXEC);
     base = fd < 0 ? MAP_FAILED : mmap(NULL, name->bytes, PROT_READ, MAP_SHARED | MAP_NORESERVE, fd, 0);
@@ -338,4 +336,28 @@ const char *double_arena_map(const double_arena_name *name)
     }
     close(fd);
     return base;
+}
+
+/* Mapped once, whatever communicators there are, and until the process ends. */
+const char *double_arena_map(const double_arena_name *name)
+{
+    static struct {
+        double_arena_name name;
+        const char *base;
+    } mapped[16];
+    size_t i = 0;
+
+    if (name->pid == (int)getpid())
+        return arena.base;
+    pthread_mutex_lock(&arena.lock);
+    while (i < 16 && mapped[i].base && (mapped[i].name.pid != name->pid || mapped[i].name.fd != name->fd))
+        i++;
+    if (i == 16)
+        abort();
+    if (!mapped[i].base) {
+        mapped[i].name = *name;
+        mapped[i].base = map_arena(name);
+    }
+    pthread_mutex_unlock(&arena.lock);
+    return mapped[i].base;
 }
