@@ -13,13 +13,14 @@ struct CUstream_st; /* what a cudaStream_t points at */
 typedef enum loom_gpu_math {
     LOOM_GPU_F32,  /* as the CPU does */
     LOOM_GPU_TF32, /* tensor cores; 10 bits of mantissa are multiplied, sums are f32 */
-    LOOM_GPU_BF16, /* tensor cores; 7 bits */
+    LOOM_GPU_BF16, /* tensor cores; 7 bits; cuBLASLt gets large factors as bf16 copies, and rounds others on their way */
     LOOM_GPU_FP8,  /* tensor cores; e4m3 with a scale a matrix where cuBLASLt multiplies and all sizes are multiples of 16, else as tf32 */
 } loom_gpu_math;
 
 typedef struct loom_cuda_choice {
     bool own_gemm; /* not cuBLASLt */
     loom_gpu_math math;
+    bool always_narrow; /* for tests: bf16 copies of small factors, too */
 } loom_cuda_choice;
 
 /* What the module keeps for one loom_kernels: cuBLASLt handle, workspace, tables of heuristics. Defined in kernels/cuda. */

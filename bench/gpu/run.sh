@@ -50,7 +50,7 @@ if nvidia-smi -q 2>/dev/null | grep -qE 'Addressing Mode *: *(HMM|ATS)'; then
         part "kernels $name" env LOOM_TEST_MAKERS="cuda device products" "$build/test/kernels/test_kernels_$name"
     done
     part "kernels on tensor cores (tf32)" env LOOM_TEST_MAKERS="cuda device" "$build/test/kernels/test_kernels_tensor_cores"
-    part "kernels in fp8" env LOOM_TEST_MAKERS="cuda device" "$build/test/kernels/test_kernels_fp8"
+    part "kernels in fp8" env LOOM_TEST_MAKERS="cuda device" "$build/test/kernels/test_kernels_narrow" fp8
 else
     echo "skipped: this GPU does not reach the host's memory (nvidia-smi -q: Addressing Mode is neither HMM nor ATS)"
 fi

@@ -4,7 +4,7 @@
  * Our matrices are row-major, cuBLASLt's column-major, so it is asked for C' = op(B)' op(A)': its first operand is B as it lies, its second
  * A. */
 #include "kernels/cuda/cublaslt.h"
-#include "kernels/cuda/fp8.h"
+#include "kernels/cuda/factors.h"
 
 #include <cublasLt.h>
 
@@ -86,76 +86,89 @@ static bool aligned16(const void *p)
     return ((uintptr_t)p & 15) == 0;
 }
 
-/* What cuBLASLt asks of fp8. */
-static bool fits_fp8(const loom_gpu *gpu, const loom_gemm_args *a)
+/* What the factors are and what is made of them: a loom_gpu_math, or copies that are bf16 already. */
+enum { BF16_COPIES = LOOM_GPU_FP8 + 1 };
+
+static int kind_of(const plan_key *key)
 {
-    return gpu->math == LOOM_GPU_FP8 && a->batch <= 1 && a->m % 16 == 0 && a->n % 16 == 0 && a->k % 16 == 0 && a->ldc % 4 == 0 && aligned16(a->c_MN);
+    return (int)(key->flags / MATH);
+}
+
+/* The call with its strides filled in, those of a batch of one 0. */
+static loom_gemm_args filled(const loom_gemm_args *given)
+{
+    loom_gemm_args a = *given;
+
+    a.lda = a.lda ? a.lda : a.transpose_a ? a.m : a.k;
+    a.ldb = a.ldb ? a.ldb : a.transpose_b ? a.k : a.n;
+    a.ldc = a.ldc ? a.ldc : a.n;
+    if (a.batch <= 1)
+        a.batch = 1, a.stride_a = a.stride_b = a.stride_c = 0;
+    return a;
+}
+
+static int64_t flags_of_result(const loom_gemm_args *a, int kind)
+{
+    return (aligned16(a->c_MN) ? ALIGNED_C : 0) | MATH * (int64_t)kind;
 }
 
 /* Both factors are made tight and with k along their rows; their bias is added afterwards, since the epilogue has none of f32. */
 static plan_key fp8_key(const loom_gemm_args *a)
 {
-    return (plan_key){.m = a->m,
-                      .n = a->n,
-                      .k = a->k,
-                      .lda = a->k,
-                      .ldb = a->k,
-                      .ldc = a->ldc ? a->ldc : a->n,
-                      .batch = 1,
-                      .flags = TRANSPOSE_B | ALIGNED_A | ALIGNED_B | ALIGNED_C | MATH * (int)LOOM_GPU_FP8};
+    return (plan_key){.m = a->m, .n = a->n, .k = a->k, .lda = a->k, .ldb = a->k, .ldc = a->ldc, .batch = 1,
+                      .flags = TRANSPOSE_B | ALIGNED_A | ALIGNED_B | flags_of_result(a, LOOM_GPU_FP8)};
 }
 
-static bool is_fp8(const plan_key *key)
+static int64_t shape_flags(const loom_gemm_args *a)
 {
-    return key->flags / MATH == LOOM_GPU_FP8;
+    return (a->transpose_a ? TRANSPOSE_A : 0) | (a->transpose_b ? TRANSPOSE_B : 0) | (a->bias_N ? BIAS : 0);
+}
+
+static plan_key bf16_key(const loom_gemm_args *a)
+{
+    int64_t lda = loom_lt_bf16_stride(a->transpose_a ? a->m : a->k), ldb = loom_lt_bf16_stride(a->transpose_b ? a->k : a->n);
+
+    return (plan_key){.m = a->m, .n = a->n, .k = a->k, .lda = lda, .ldb = ldb, .ldc = a->ldc, .batch = a->batch,
+                      .stride_a = a->stride_a ? (a->transpose_a ? a->k : a->m) * lda : 0,
+                      .stride_b = a->stride_b ? (a->transpose_b ? a->n : a->k) * ldb : 0,
+                      .stride_c = a->stride_c,
+                      .flags = shape_flags(a) | ALIGNED_A | ALIGNED_B | flags_of_result(a, BF16_COPIES)};
+}
+
+static plan_key key_as_it_is(const loom_gpu *gpu, const loom_gemm_args *a)
+{
+    loom_gpu_math math = gpu->math == LOOM_GPU_FP8 ? LOOM_GPU_TF32 : gpu->math;
+
+    return (plan_key){.m = a->m, .n = a->n, .k = a->k, .lda = a->lda, .ldb = a->ldb, .ldc = a->ldc, .batch = a->batch,
+                      .stride_a = a->stride_a, .stride_b = a->stride_b, .stride_c = a->stride_c,
+                      .flags = shape_flags(a) | (aligned16(a->a_MK) ? ALIGNED_A : 0) | (aligned16(a->b_KN) ? ALIGNED_B : 0) | flags_of_result(a, (int)math)};
 }
 
 static plan_key key_of(const loom_gpu *gpu, const loom_gemm_args *a)
 {
-    loom_gpu_math math = gpu->math == LOOM_GPU_FP8 ? LOOM_GPU_TF32 : gpu->math;
-    bool batched = a->batch > 1;
-
-    return (plan_key){
-        .m = a->m,
-        .n = a->n,
-        .k = a->k,
-        .lda = a->lda           ? a->lda
-               : a->transpose_a ? a->m
-                                : a->k,
-        .ldb = a->ldb           ? a->ldb
-               : a->transpose_b ? a->k
-                                : a->n,
-        .ldc = a->ldc ? a->ldc : a->n,
-        .batch = batched ? a->batch : 1,
-        .stride_a = batched ? a->stride_a : 0,
-        .stride_b = batched ? a->stride_b : 0,
-        .stride_c = batched ? a->stride_c : 0,
-        .flags = (a->transpose_a ? TRANSPOSE_A : 0) | (a->transpose_b ? TRANSPOSE_B : 0) | (a->bias_N ? BIAS : 0) |
-                 (aligned16(a->a_MK) ? ALIGNED_A : 0) | (aligned16(a->b_KN) ? ALIGNED_B : 0) | (aligned16(a->c_MN) ? ALIGNED_C : 0) |
-                 MATH * (int)math,
-    };
+    return loom_lt_takes_fp8(gpu, a) ? fp8_key(a) : loom_lt_takes_bf16(gpu, a) ? bf16_key(a) : key_as_it_is(gpu, a);
 }
 
 /* Whether GELU may be the epilogue's. Its manual asks for rows of the other matrix a multiple of 8 apart, and says nothing of how exact its tanh is:
  * where f32 is wanted as the CPU has it, GELU stays ours. With accumulate it would read C and write the value before GELU there. */
 static bool fits_epilogue(const loom_gemm_args *a, const plan_key *key)
 {
-    return key->flags / MATH != LOOM_GPU_F32 && (a->gelu_MN || a->gelu_input_MN) && !a->accumulate && key->ldc % 8 == 0 && key->stride_c % 8 == 0 && aligned16(a->c_MN) &&
+    return kind_of(key) != LOOM_GPU_F32 && kind_of(key) != LOOM_GPU_FP8 && (a->gelu_MN || a->gelu_input_MN) && !a->accumulate && key->ldc % 8 == 0 && key->stride_c % 8 == 0 && aligned16(a->c_MN) &&
            aligned16(a->gelu_MN) && aligned16(a->gelu_input_MN);
 }
 
-static cublasComputeType_t compute_type(int64_t flags)
+static cublasComputeType_t compute_type(const plan_key *key)
 {
-    switch ((loom_gpu_math)(flags / MATH)) {
-    case LOOM_GPU_TF32:
-        return CUBLAS_COMPUTE_32F_FAST_TF32;
-    case LOOM_GPU_BF16:
-        return CUBLAS_COMPUTE_32F_FAST_16BF;
-    case LOOM_GPU_F32:
-    case LOOM_GPU_FP8:
-        break;
-    }
-    return CUBLAS_COMPUTE_32F;
+    int kind = kind_of(key);
+
+    return kind == LOOM_GPU_TF32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : kind == LOOM_GPU_BF16 ? CUBLAS_COMPUTE_32F_FAST_16BF : CUBLAS_COMPUTE_32F;
+}
+
+static cudaDataType factor_type(const plan_key *key)
+{
+    int kind = kind_of(key);
+
+    return kind == LOOM_GPU_FP8 ? CUDA_R_8F_E4M3 : kind == BF16_COPIES ? CUDA_R_16BF : CUDA_R_32F;
 }
 
 #define TRY(call)                                                                                                                          \
@@ -208,11 +221,11 @@ static cublasStatus_t describe_product(plan *p)
     cublasOperation_t first = k->flags & TRANSPOSE_B ? CUBLAS_OP_T : CUBLAS_OP_N,
                       second = k->flags & TRANSPOSE_A ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasLtEpilogue_t epilogue = epilogue_of(k->flags);
-    cudaDataType factors = is_fp8(k) ? CUDA_R_8F_E4M3 : CUDA_R_32F;
+    cudaDataType factors = factor_type(k);
     bool ta = k->flags & TRANSPOSE_A, tb = k->flags & TRANSPOSE_B;
     cublasStatus_t status;
 
-    TRY(cublasLtMatmulDescCreate(&p->product, compute_type(k->flags), CUDA_R_32F));
+    TRY(cublasLtMatmulDescCreate(&p->product, compute_type(k), CUDA_R_32F));
     TRY(cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first));
     TRY(cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second));
     TRY(cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
@@ -315,22 +328,6 @@ void loom_cublaslt_close(void *lt)
     free(s);
 }
 
-/* What is multiplied: the matrices of the call, or their codes; and where to. */
-typedef struct factors {
-    const void *a, *b;
-    float *result;
-    void *workspace;
-} factors;
-
-static int multiply(const loom_gpu *gpu, const lt_state *s, const plan *p, const loom_gemm_args *a, factors f)
-{
-    const float one = 1, beta = a->accumulate ? 1 : 0;
-    cublasStatus_t status = cublasLtMatmul(s->handle, p->product, &one, f.b, p->b, f.a, p->a, &beta, f.result, p->c, f.result, p->c, &p->algorithm,
-                                           f.workspace, WORKSPACE_BYTES, (cudaStream_t)gpu->stream);
-
-    return status == CUBLAS_STATUS_SUCCESS ? 0 : LOOM_GPU_CUBLAS + (int)status;
-}
-
 static int set_pointer(const plan *p, cublasLtMatmulDescAttributes_t attribute, const float *pointer)
 {
     cublasStatus_t status = cublasLtMatmulDescSetAttribute(p->product, attribute, &pointer, sizeof pointer);
@@ -338,137 +335,97 @@ static int set_pointer(const plan *p, cublasLtMatmulDescAttributes_t attribute, 
     return status == CUBLAS_STATUS_SUCCESS ? 0 : LOOM_GPU_CUBLAS + (int)status;
 }
 
-static int multiply_as_it_is(loom_gpu *gpu, const lt_state *s, const plan *p, const loom_gemm_args *a)
+/* The matrices of the call, or copies of them in fewer bits. */
+static int take_factors(loom_gpu *gpu, const plan *p, const loom_gemm_args *a, loom_lt_factors *f)
 {
-    void *workspace = gpu->scratch(gpu, WORKSPACE_BYTES);
-    int error = workspace ? 0 : LOOM_GPU_FAILED;
+    int kind = kind_of(&p->key);
 
-    if (!error && a->bias_N)
+    if (kind == LOOM_GPU_FP8)
+        return loom_lt_fp8_factors(gpu, a, WORKSPACE_BYTES, f);
+    if (kind == BF16_COPIES)
+        return loom_lt_bf16_factors(gpu, a, WORKSPACE_BYTES, f);
+    *f = (loom_lt_factors){.a = a->a_MK, .b = a->b_KN, .workspace = gpu->scratch(gpu, WORKSPACE_BYTES)};
+    return f->workspace ? 0 : LOOM_GPU_FAILED;
+}
+
+/* The pointers that a plan's epilogue and scales want. With GELU C is the value before it, which its slope reads. */
+static int set_pointers(const plan *p, const loom_gemm_args *a, const loom_lt_factors *f)
+{
+    int64_t flags = p->key.flags;
+    int error = 0;
+
+    if (flags & BIAS)
         error = set_pointer(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, a->bias_N);
-    return error ? error : multiply(gpu, s, p, a, (factors){a->a_MK, a->b_KN, a->c_MN, workspace});
-}
-
-/* With GELU in the epilogue the result is the value after it, and C the value before; with its slope, C is the result and the value before is read. */
-static int multiply_with_gelu(loom_gpu *gpu, const lt_state *s, const plan *p, const loom_gemm_args *a)
-{
-    void *workspace = gpu->scratch(gpu, WORKSPACE_BYTES);
-    float *result = a->gelu_MN ? a->gelu_MN : a->c_MN;
-    int error = workspace ? set_pointer(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, a->gelu_MN ? a->c_MN : a->gelu_input_MN) : LOOM_GPU_FAILED;
-
-    if (!error && a->bias_N)
-        error = set_pointer(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, a->bias_N);
-    return error ? error : multiply(gpu, s, p, a, (factors){a->a_MK, a->b_KN, result, workspace});
-}
-
-/* Scratch of a product in fp8: cuBLASLt's own, the codes of both factors, their scales, and what finding these takes. */
-typedef struct fp8_scratch {
-    uint8_t *a, *b;
-    float *scale_a, *scale_b, *partial;
-} fp8_scratch;
-
-static size_t rounded(int64_t bytes)
-{
-    return ((size_t)bytes + 255) / 256 * 256;
-}
-
-static char *take_fp8_scratch(loom_gpu *gpu, const loom_gemm_args *a, fp8_scratch *s)
-{
-    size_t codes_a = rounded(a->m * a->k), codes_b = rounded(a->n * a->k), numbers = (2 + LOOM_FP8_PARTIALS) * sizeof(float);
-    char *workspace = gpu->scratch(gpu, WORKSPACE_BYTES + codes_a + codes_b + numbers);
-
-    if (!workspace)
-        return NULL;
-    s->a = (uint8_t *)workspace + WORKSPACE_BYTES;
-    s->b = s->a + codes_a;
-    s->partial = (float *)(void *)(s->b + codes_b);
-    s->scale_a = s->partial + LOOM_FP8_PARTIALS;
-    s->scale_b = s->scale_a + 1;
-    return workspace;
-}
-
-static int encode_factors(const loom_gpu *gpu, const loom_gemm_args *a, const plan_key *lies, const fp8_scratch *s)
-{
-    const loom_fp8_factor left = {.x = a->a_MK,
-                                  .rows = a->transpose_a ? a->k : a->m,
-                                  .cols = a->transpose_a ? a->m : a->k,
-                                  .ld = lies->lda,
-                                  .transpose = a->transpose_a,
-                                  .codes = s->a,
-                                  .scale = s->scale_a,
-                                  .partial = s->partial};
-    const loom_fp8_factor right = {.x = a->b_KN,
-                                   .rows = a->transpose_b ? a->n : a->k,
-                                   .cols = a->transpose_b ? a->k : a->n,
-                                   .ld = lies->ldb,
-                                   .transpose = !a->transpose_b,
-                                   .codes = s->b,
-                                   .scale = s->scale_b,
-                                   .partial = s->partial};
-    int error = loom_gpu_fp8_encode(gpu, &left);
-
-    return error ? error : loom_gpu_fp8_encode(gpu, &right);
-}
-
-static int multiply_in_fp8(loom_gpu *gpu, const lt_state *s, const plan *p, const loom_gemm_args *a)
-{
-    const plan_key lies = key_of(gpu, a); /* its strides, with the tight ones filled in */
-    fp8_scratch scratch;
-    char *workspace = take_fp8_scratch(gpu, a, &scratch);
-    int error = workspace ? encode_factors(gpu, a, &lies, &scratch) : LOOM_GPU_FAILED;
-
-    if (!error)
-        error = set_pointer(p, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, scratch.scale_b); /* its first operand is our second */
-    if (!error)
-        error = set_pointer(p, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, scratch.scale_a);
-    if (!error)
-        error = multiply(gpu, s, p, a, (factors){scratch.a, scratch.b, a->c_MN, workspace});
-    if (!error && a->bias_N)
-        error = loom_gpu_bias(gpu, &(loom_bias_args){.y_TN = a->c_MN, .bias_N = a->bias_N, .tokens = a->m, .width = a->n, .ldy = a->ldc});
+    if (!error && flags & (GELU | GELU_SLOPE))
+        error = set_pointer(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, flags & GELU ? a->c_MN : a->gelu_input_MN);
+    if (!error && f->scale_b) /* its first operand is our second */
+        error = set_pointer(p, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, f->scale_b);
+    if (!error && f->scale_a)
+        error = set_pointer(p, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, f->scale_a);
     return error;
 }
 
-/* *made ALL, or NOTHING where the epilogue is not to have GELU or has no algorithm with it. */
-static int try_epilogue(loom_gpu *gpu, const loom_gemm_args *a, loom_cublaslt_made *made)
+static int multiply(loom_gpu *gpu, const lt_state *s, const plan *p, const loom_gemm_args *a)
 {
-    lt_state *s = gpu->lt;
-    plan_key key = key_of(gpu, a);
-    plan *p;
+    const float one = 1, beta = a->accumulate ? 1 : 0;
+    float *result = p->key.flags & GELU ? a->gelu_MN : a->c_MN;
+    loom_lt_factors f;
+    int error = take_factors(gpu, p, a, &f);
     cublasStatus_t status;
 
-    if (!fits_epilogue(a, &key))
-        return 0;
-    key.flags |= a->gelu_MN ? GELU : GELU_SLOPE;
-    status = find_plan(s, &key, &p);
+    if (!error)
+        error = set_pointers(p, a, &f);
+    if (error)
+        return error;
+    status = cublasLtMatmul(s->handle, p->product, &one, f.b, p->b, f.a, p->a, &beta, result, p->c, result, p->c, &p->algorithm, f.workspace,
+                            WORKSPACE_BYTES, (cudaStream_t)gpu->stream);
     if (status != CUBLAS_STATUS_SUCCESS)
         return LOOM_GPU_CUBLAS + (int)status;
-    if (!p->works)
-        return 0;
-    *made = LOOM_LT_ALL;
-    return multiply_with_gelu(gpu, s, p, a);
+    if (a->bias_N && !(p->key.flags & BIAS))
+        return loom_gpu_bias(gpu, &(loom_bias_args){.y_TN = a->c_MN, .bias_N = a->bias_N, .tokens = a->m, .width = a->n, .ldy = a->ldc});
+    return 0;
 }
 
-int loom_cublaslt_gemm(loom_gpu *gpu, const loom_gemm_args *a, loom_cublaslt_made *made)
+/* *found NULL where the epilogue is not to have GELU or has no algorithm with it. */
+static cublasStatus_t find_with_epilogue(lt_state *s, const loom_gemm_args *a, plan_key key, plan **found)
 {
-    lt_state *s = gpu->lt;
-    plan_key key = fits_fp8(gpu, a) ? fp8_key(a) : key_of(gpu, a);
+    cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+
+    *found = NULL;
+    if (!fits_epilogue(a, &key))
+        return status;
+    key.flags |= a->gelu_MN ? GELU : GELU_SLOPE;
+    status = find_plan(s, &key, found);
+    if (status == CUBLAS_STATUS_SUCCESS && !(*found)->works)
+        *found = NULL;
+    return status;
+}
+
+/* The plan of the call: with all of it in the epilogue, else of its product in the bits that are wanted, else (a device before Ada and Hopper has no fp8) in more. */
+static cublasStatus_t find(const loom_gpu *gpu, const loom_gemm_args *a, plan **p)
+{
+    plan_key key = key_of(gpu, a), plain = key_as_it_is(gpu, a);
+    cublasStatus_t status = find_with_epilogue(gpu->lt, a, key, p);
+
+    if (status != CUBLAS_STATUS_SUCCESS || *p)
+        return status;
+    status = find_plan(gpu->lt, &key, p);
+    if (status == CUBLAS_STATUS_SUCCESS && !(*p)->works && kind_of(&key) != kind_of(&plain))
+        status = find_plan(gpu->lt, &plain, p);
+    return status;
+}
+
+int loom_cublaslt_gemm(loom_gpu *gpu, const loom_gemm_args *given, loom_cublaslt_made *made)
+{
+    const loom_gemm_args a = filled(given);
     plan *p;
-    int error = is_fp8(&key) ? 0 : try_epilogue(gpu, a, made);
-    cublasStatus_t status;
+    cublasStatus_t status = find(gpu, &a, &p);
 
-    if (error || *made == LOOM_LT_ALL)
-        return error;
-    status = find_plan(s, &key, &p);
-
-    if (status == CUBLAS_STATUS_SUCCESS && is_fp8(&key) && !p->works) { /* a device before Ada and Hopper */
-        key = key_of(gpu, a);
-        status = find_plan(s, &key, &p);
-    }
     if (status != CUBLAS_STATUS_SUCCESS)
         return LOOM_GPU_CUBLAS + (int)status;
-    if (!p->works)
-        return 0;
-    *made = LOOM_LT_PRODUCT;
-    return is_fp8(&key) ? multiply_in_fp8(gpu, s, p, a) : multiply_as_it_is(gpu, s, p, a);
+    if (p->works)
+        *made = p->key.flags & (GELU | GELU_SLOPE) ? LOOM_LT_ALL : LOOM_LT_PRODUCT;
+    return p->works ? multiply(gpu, gpu->lt, p, &a) : 0;
 }
 
 const char *loom_cublaslt_error_text(int status)

@@ -1,5 +1,6 @@
 /* Operations whose elements know nothing of each other: activations, arithmetic, casts, AdamW. All are bound by memory, so each reads and
  * writes once, four floats at a time where the pointers allow it. */
+#include "kernels/cuda/bf16.cuh"
 #include "kernels/cuda/gelu.cuh"
 #include "kernels/cuda/rows.cuh"
 
@@ -149,19 +150,6 @@ int loom_gpu_fill(loom_gpu *gpu, const loom_fill_args *a)
 }
 
 /* --- casts, to nearest even --- */
-
-LOOM_DEVICE unsigned short bf16_of(float x)
-{
-    unsigned bits = __float_as_uint(x);
-
-    /* a NaN stays one: rounding could carry it into infinity */
-    return static_cast<unsigned short>(is_nan(x) ? bits >> 16 | 0x40u : (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
-}
-
-LOOM_DEVICE float of_bf16(unsigned short bits)
-{
-    return __uint_as_float(static_cast<unsigned>(bits) << 16);
-}
 
 #ifdef __CUDACC__
 LOOM_DEVICE unsigned short f16_of(float x)

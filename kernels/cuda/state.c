@@ -89,6 +89,7 @@ loom_status loom_cuda_kernels_open(loom_device *device, const loom_cuda_choice *
     k->gpu.multiprocessors = loom_gpu_multiprocessors();
     k->gpu.scratch = take_scratch;
     k->gpu.math = choice->math;
+    k->gpu.always_narrow = choice->always_narrow;
     if (!choice->own_gemm)
         LOOM_TRY(loom_cublaslt_open(&k->gpu.lt));
     *state = k;

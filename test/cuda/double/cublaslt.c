@@ -83,8 +83,8 @@ cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *made, cudaData
 {
     layout l = {.rows = rows, .cols = cols, .ld = ld, .batch = 1, .type = (int32_t)type};
 
-    if ((type != CUDA_R_32F && type != CUDA_R_8F_E4M3) || ld < (int64_t)rows)
-        return refuse("a matrix whose columns lie closer than they are long, or neither of f32 nor of e4m3");
+    if ((type != CUDA_R_32F && type != CUDA_R_16BF && type != CUDA_R_8F_E4M3) || ld < (int64_t)rows)
+        return refuse("a matrix whose columns lie closer than they are long, or of no type that is known");
     *made = make(sizeof **made, &l, sizeof l);
     return *made ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_ALLOC_FAILED;
 }
@@ -293,12 +293,23 @@ static double dot_of_codes(const uint8_t *x, uint64_t x_step, const uint8_t *y, 
     return sum;
 }
 
+static double dot_of_halves(const uint16_t *x, uint64_t x_step, const uint16_t *y, uint64_t y_step, uint64_t count)
+{
+    double sum = 0;
+
+    for (uint64_t i = 0; i < count; i++)
+        sum += (double)loom_f32_from_bf16(x[i * x_step]) * loom_f32_from_bf16(y[i * y_step]);
+    return sum;
+}
+
 /* One element of op(A) op(B), from where its row of the one and its column of the other begin. */
 static double dot_at(const work *w, int batch, uint64_t a, uint64_t a_step, uint64_t b, uint64_t b_step, uint64_t k)
 {
     if (w->a.type == CUDA_R_8F_E4M3)
         return dot_of_codes((const uint8_t *)w->at_a + a, a_step, (const uint8_t *)w->at_b + b, b_step, k) * (w->p.scale_a ? *w->p.scale_a : 1) *
                (w->p.scale_b ? *w->p.scale_b : 1);
+    if (w->a.type == CUDA_R_16BF)
+        return dot_of_halves((const uint16_t *)w->at_a + batch * w->a.stride + a, a_step, (const uint16_t *)w->at_b + batch * w->b.stride + b, b_step, k);
     return dot((const float *)w->at_a + batch * w->a.stride + a, a_step, (const float *)w->at_b + batch * w->b.stride + b, b_step, k);
 }
 
@@ -356,7 +367,7 @@ static bool is_there(const void *at, const layout *l, uint32_t align)
 {
     int64_t last = (l->batch - 1) * l->stride + (int64_t)(l->cols - 1) * l->ld + (int64_t)l->rows;
 
-    return (uintptr_t)at % align == 0 && double_is_device(at, (size_t)last * (l->type == CUDA_R_8F_E4M3 ? 1 : sizeof(float)));
+    return (uintptr_t)at % align == 0 && double_is_device(at, (size_t)last * (l->type == CUDA_R_8F_E4M3 ? 1 : l->type == CUDA_R_16BF ? 2 : sizeof(float)));
 }
 
 /* … and is no other matrix of the product: nobody says that it may be. */

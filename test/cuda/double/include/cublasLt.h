@@ -20,7 +20,7 @@ typedef enum {
 
 typedef enum { CUBLAS_OP_N = 0, CUBLAS_OP_T = 1 } cublasOperation_t;
 typedef enum { CUBLAS_COMPUTE_32F = 68, CUBLAS_COMPUTE_32F_FAST_16BF = 75, CUBLAS_COMPUTE_32F_FAST_TF32 = 77 } cublasComputeType_t;
-typedef enum cudaDataType_t { CUDA_R_32F = 0, CUDA_R_8F_E4M3 = 28 } cudaDataType_t;
+typedef enum cudaDataType_t { CUDA_R_32F = 0, CUDA_R_16BF = 14, CUDA_R_8F_E4M3 = 28 } cudaDataType_t;
 typedef cudaDataType_t cudaDataType;
 
 typedef enum {
