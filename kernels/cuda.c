@@ -6,6 +6,7 @@
 
 #include "core/settings.h"
 #include "device/cuda_module.h"
+#include "device/graph.h"
 #include "device/stream.h"
 #include "kernels/check.h"
 
@@ -17,6 +18,10 @@ typedef struct cuda_table {
 
 static loom_status check_stream(const loom_kernels *kernels, const loom_stream *stream, const char *operation)
 {
+    loom_status status = loom_graph_check(kernels->device);
+
+    if (status < 0)
+        return status;
     if (stream->device != kernels->device)
         return loom_fail(LOOM_E_INVALID, "%s: the stream belongs to another device than the kernels", operation);
     return kernels->device->cuda->enter(kernels->device);

@@ -16,6 +16,7 @@ typedef enum loom_device_kind {
 typedef struct loom_device loom_device; /* opaque; any thread may allocate from it */
 typedef struct loom_stream loom_stream; /* opaque; an in-order queue; one thread at a time enqueues */
 typedef struct loom_event loom_event;   /* opaque; a point in a stream */
+typedef struct loom_graph loom_graph;   /* opaque; work that was enqueued once, to be run many times */
 
 typedef struct loom_device_config {
     int index;             /* CUDA ordinal among the visible devices; 0 for CPU */
@@ -85,6 +86,27 @@ LOOM_API loom_status loom_event_record(loom_event *event, loom_stream *stream); 
 LOOM_API loom_status loom_stream_wait_event(loom_stream *stream, loom_event *event); /* later work of stream waits for it */
 /* LOOM_OK, LOOM_PENDING, or the failure of the stream it was recorded on (also when that stream was closed before it got there). */
 LOOM_API loom_status loom_event_query(const loom_event *event);
+
+/* --- graphs -------------------------------------------------------------------------------------------------------------------
+ * A step that enqueues the same work every time can be captured once, and launched with one call from then on. Between begin and end whatever is enqueued on
+ * *any* stream of the device goes into the graph and does not run: kernels, copies, collectives and messages, with the order that streams, events and
+ * follow() give them. A launch is as if all of that were enqueued anew, after everything that is queued on any stream of the device now and before
+ * everything that is enqueued later. It uses the memory that was named at capture, with what is in it then; so that memory, and memory of the host that a copy names, has
+ * to stay. A graph ends with the first comm, stream or kernels that it uses: from then on a launch fails, and nothing else happens.
+ *
+ * Events mean something only on their own side of begin and end: to a stream that waits for one from the other side it is reached, since launches are ordered as a
+ * whole. Not possible during capture is what a replay could not repeat: to allocate or free, to open or close a stream, to wait for or ask about a
+ * stream or event, work of the host, new comms, another graph. Such a call is LOOM_E_INVALID (or, where it returns nothing, is done), and drops the capture: what
+ * is enqueued afterwards fails with the same words, and so does loom_graph_end(). Nothing that was captured has run then, and the device is as before.
+ * Kernels and comms want to have met their shapes before: what they open at a first call they cannot open now.
+ *
+ * By the thread of the inline streams; no other thread uses the device during capture. Where comms are in it, all their ranks capture and launch alike. */
+LOOM_API bool loom_device_captures(const loom_device *device); /* CUDA does. Elsewhere loom_graph_begin() is LOOM_E_UNSUPPORTED: enqueue as always */
+LOOM_API loom_status loom_graph_begin(loom_stream *stream);
+/* On the same stream. `graph` NULL: the capture is dropped. */
+LOOM_API loom_status loom_graph_end(loom_stream *stream, loom_graph **graph);
+LOOM_API loom_status loom_graph_launch(loom_graph *graph, loom_stream *stream); /* of the device; which one only matters to who waits for it first */
+LOOM_API void loom_graph_close(loom_graph *graph); /* accepts NULL; replays that are queued run to their end */
 
 LOOM_END
 #endif

@@ -13,12 +13,22 @@ typedef struct loom_cuda_account {
     double *exposed_s;              /* NULL: the comm is gone */
 } loom_cuda_account;
 
-/* A wait of a computing stream, between two points of it. */
+/* A wait of a computing stream, between two points of it; of a graph, in each of its replays anew. */
 typedef struct loom_cuda_wait {
     struct loom_cuda_wait *next;
     cudaEvent_t begin, end;
     loom_cuda_account *account;
 } loom_cuda_wait;
+
+/* A capture, and what came of it. */
+typedef struct loom_cuda_graph {
+    struct loom_cuda_graph *next; /* of the device */
+    uint64_t number;              /* of the capture, from 1 */
+    cudaGraphExec_t exec;         /* NULL while it is captured */
+    cudaEvent_t done;             /* after the last replay */
+    loom_cuda_wait *waits;
+    bool measured;                /* a replay whose waits are not added up yet */
+} loom_cuda_graph;
 
 typedef struct loom_cuda_device {
     int ordinal;
@@ -30,6 +40,8 @@ typedef struct loom_cuda_device {
     loom_cuda_account *accounts;
     loom_cuda_wait *waits, **last_wait; /* not yet added up, in order */
     loom_cuda_wait *spare_waits;
+    loom_cuda_graph *graphs, *capturing; /* the latter NULL: none is */
+    uint64_t captures;                   /* that were ever begun */
 } loom_cuda_device;
 
 /* stream.backend of the base is the cudaStream_t. */
@@ -45,6 +57,7 @@ typedef struct loom_cuda_event {
     loom_event base; /* first */
     cudaEvent_t event;
     loom_cuda_account *account; /* its stream's, when it was recorded */
+    uint64_t capture;           /* that it was recorded in; 0: none */
 } loom_cuda_event;
 
 /* "CUDA device 0: <what>: out of memory (cudaErrorMemoryAllocation)", with the status that fits; LOOM_OK when `code` is no failure. */
@@ -60,7 +73,15 @@ void loom_cuda_account_close(loom_cuda_account *account); /* accepts NULL */
 loom_status loom_cuda_wait_begin(loom_stream *stream, loom_cuda_account *account, loom_cuda_wait **wait);
 loom_status loom_cuda_wait_end(loom_stream *stream, loom_cuda_wait *wait);
 void loom_cuda_collect_waits(loom_device *device);
+void loom_cuda_give_waits(loom_cuda_device *d, loom_cuda_wait *waits); /* of a graph that is gone, for others to use */
 void loom_cuda_free_waits(loom_cuda_device *d);
+
+/* graph.c */
+uint64_t loom_cuda_capture_number(const loom_device *device); /* of the one under way; 0: none is */
+loom_status loom_cuda_graph_begin(loom_graph *graph);
+loom_status loom_cuda_graph_end(loom_graph *graph);
+loom_status loom_cuda_graph_launch(loom_graph *graph, loom_stream *stream);
+void loom_cuda_graph_drop(loom_graph *graph);
 
 static inline loom_cuda_device *loom_cuda_of(const loom_device *device)
 {
@@ -92,6 +113,7 @@ loom_status loom_cuda_event_query(const loom_event *event);
     .stream_query = loom_cuda_stream_query, .stream_run = loom_cuda_stream_run, .stream_copy = loom_cuda_stream_copy,                      \
     .stream_fill_zero = loom_cuda_stream_fill_zero, .stream_follow = loom_cuda_stream_follow, .event_open = loom_cuda_event_open,          \
     .event_close = loom_cuda_event_close, .event_record = loom_cuda_event_record, .stream_wait_event = loom_cuda_stream_wait_event,        \
-    .event_query = loom_cuda_event_query
+    .event_query = loom_cuda_event_query, .graph_begin = loom_cuda_graph_begin, .graph_end = loom_cuda_graph_end,                          \
+    .graph_launch = loom_cuda_graph_launch, .graph_drop = loom_cuda_graph_drop
 
 #endif

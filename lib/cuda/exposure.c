@@ -1,5 +1,6 @@
 /* Exposed communication: how long compute stood still for a comm. Around what a computing stream waits for (a call of a comm on itself, or the point that
- * another stream's call has to get to) lie two events that note the time. Whoever waits for the stream afterwards adds up what they say. */
+ * another stream's call has to get to) lie two events that note the time. Whoever waits for the stream afterwards adds up what they say. In a graph each
+ * replay records them anew; of replays that nobody waited for between them the last one counts. */
 #include "cuda/device.h"
 
 #include <stdlib.h>
@@ -72,6 +73,15 @@ static void give_wait(loom_cuda_device *d, loom_cuda_wait *w)
     d->spare_waits = w;
 }
 
+/* What is captured notes the time as a piece of the graph's work, for all to see; else it would only order that work. */
+static loom_status record(loom_stream *stream, cudaEvent_t event)
+{
+    unsigned flags = loom_cuda_of(stream->device)->capturing ? cudaEventRecordExternal : cudaEventRecordDefault;
+
+    return loom_cuda_check(stream->device, cudaEventRecordWithFlags(event, loom_cuda_stream_of(stream), flags), "cudaEventRecordWithFlags on stream \"%s\"",
+                           stream->name);
+}
+
 loom_status loom_cuda_wait_begin(loom_stream *stream, loom_cuda_account *account, loom_cuda_wait **wait)
 {
     loom_status status;
@@ -82,7 +92,19 @@ loom_status loom_cuda_wait_begin(loom_stream *stream, loom_cuda_account *account
     if ((status = take_wait(stream->device, wait)) < 0)
         return status;
     (*wait)->account = account;
-    return loom_cuda_check(stream->device, cudaEventRecord((*wait)->begin, loom_cuda_stream_of(stream)), "cudaEventRecord on stream \"%s\"", stream->name);
+    return record(stream, (*wait)->begin);
+}
+
+/* To the graph that is captured, or to the end of those that are measured once. */
+static void keep_wait(loom_cuda_device *d, loom_cuda_wait *wait)
+{
+    wait->next = d->capturing ? d->capturing->waits : NULL;
+    if (d->capturing) {
+        d->capturing->waits = wait;
+        return;
+    }
+    *d->last_wait = wait;
+    d->last_wait = &wait->next;
 }
 
 loom_status loom_cuda_wait_end(loom_stream *stream, loom_cuda_wait *wait)
@@ -92,23 +114,36 @@ loom_status loom_cuda_wait_end(loom_stream *stream, loom_cuda_wait *wait)
 
     if (!wait)
         return LOOM_OK;
-    status = loom_cuda_check(stream->device, cudaEventRecord(wait->end, loom_cuda_stream_of(stream)), "cudaEventRecord on stream \"%s\"", stream->name);
+    status = record(stream, wait->end);
     pthread_mutex_lock(&d->lock);
-    if (status < 0) {
+    if (status < 0)
         give_wait(d, wait);
-    } else {
-        wait->next = NULL;
-        *d->last_wait = wait;
-        d->last_wait = &wait->next;
-    }
+    else
+        keep_wait(d, wait);
     pthread_mutex_unlock(&d->lock);
     return status;
+}
+
+static void add_up(const loom_cuda_wait *w)
+{
+    float ms;
+
+    if (w->account->exposed_s && cudaEventElapsedTime(&ms, w->begin, w->end) == cudaSuccess)
+        *w->account->exposed_s += ms * 1e-3;
+}
+
+static void collect_replay(loom_cuda_graph *g)
+{
+    if (!g->measured || cudaEventQuery(g->done) != cudaSuccess)
+        return;
+    for (const loom_cuda_wait *w = g->waits; w; w = w->next)
+        add_up(w);
+    g->measured = false;
 }
 
 void loom_cuda_collect_waits(loom_device *device)
 {
     loom_cuda_device *d = loom_cuda_of(device);
-    float ms;
 
     pthread_mutex_lock(&d->lock);
     while (d->waits && cudaEventQuery(d->waits->end) == cudaSuccess) {
@@ -116,8 +151,20 @@ void loom_cuda_collect_waits(loom_device *device)
         d->waits = w->next;
         if (!d->waits)
             d->last_wait = &d->waits;
-        if (w->account->exposed_s && cudaEventElapsedTime(&ms, w->begin, w->end) == cudaSuccess)
-            *w->account->exposed_s += ms * 1e-3;
+        add_up(w);
+        give_wait(d, w);
+    }
+    for (loom_cuda_graph *g = d->graphs; g; g = g->next)
+        collect_replay(g);
+    pthread_mutex_unlock(&d->lock);
+}
+
+void loom_cuda_give_waits(loom_cuda_device *d, loom_cuda_wait *waits)
+{
+    pthread_mutex_lock(&d->lock);
+    while (waits) {
+        loom_cuda_wait *w = waits;
+        waits = w->next;
         give_wait(d, w);
     }
     pthread_mutex_unlock(&d->lock);

@@ -294,6 +294,7 @@ loom_status loom_cuda_event_record(loom_event *event, loom_stream *stream)
     loom_timeline_drop(event->line);
     event->line = loom_timeline_hold(stream->line);
     ((loom_cuda_event *)event)->account = ((loom_cuda_stream *)stream)->account;
+    ((loom_cuda_event *)event)->capture = loom_cuda_capture_number(stream->device);
     return loom_cuda_check(stream->device, cudaEventRecord(((loom_cuda_event *)event)->event, loom_cuda_stream_of(stream)),
                            "cudaEventRecord on stream \"%s\"", stream->name);
 }
@@ -312,13 +313,15 @@ fail:
     return status;
 }
 
+/* Never recorded counts as reached, and so does what was recorded on the other side of a capture (graph.c). */
 loom_status loom_cuda_stream_wait_event(loom_stream *stream, loom_event *event)
 {
+    const loom_cuda_event *e = (const loom_cuda_event *)event;
     loom_status status = begin(stream);
 
-    if (status < 0 || !event->line) /* never recorded: counts as reached */
+    if (status < 0 || !event->line || e->capture != loom_cuda_capture_number(stream->device))
         return status;
-    return wait_for(stream, ((loom_cuda_event *)event)->event, ((loom_cuda_event *)event)->account);
+    return wait_for(stream, e->event, e->account);
 }
 
 /* The mark of `other` serves: whoever waits for it later records it anew. */
@@ -344,6 +347,8 @@ loom_status loom_cuda_event_query(const loom_event *event)
 
     if (status < 0 || !event->line || (status = loom_timeline_failure(event->line)) < 0)
         return status;
+    if (((const loom_cuda_event *)event)->capture)
+        return loom_fail(LOOM_E_INVALID, "an event that was recorded in a graph says nothing of its replays; ask the stream of the launch");
     code = cudaEventQuery(((const loom_cuda_event *)event)->event);
     return code == cudaErrorNotReady ? LOOM_PENDING : loom_cuda_check(event->device, code, "an event");
 }

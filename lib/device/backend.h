@@ -7,6 +7,7 @@
 #include <pthread.h>
 
 #include "device/blocks.h"
+#include "device/graph.h"
 #include "device/heap.h"
 
 typedef struct loom_backend {
@@ -35,6 +36,13 @@ typedef struct loom_backend {
     loom_status (*event_record)(loom_event *event, loom_stream *stream);
     loom_status (*stream_wait_event)(loom_stream *stream, loom_event *event);
     loom_status (*event_query)(const loom_event *event);
+
+    /* NULL: the device captures nothing. begin() and end() are about graph->stream; drop() ends a capture under way, forgets what came of one, and leaves
+     * `native` NULL. */
+    loom_status (*graph_begin)(loom_graph *graph);
+    loom_status (*graph_end)(loom_graph *graph);
+    loom_status (*graph_launch)(loom_graph *graph, loom_stream *stream);
+    void (*graph_drop)(loom_graph *graph);
 } loom_backend;
 
 extern const loom_backend loom_backend_cpu, loom_backend_dry, loom_backend_cuda;
@@ -62,6 +70,7 @@ struct loom_device {
     const struct loom_cuda_module *cuda; /* NULL on others; cuda_module.h */
     void *native;                        /* what the module keeps */
     struct loom_watch *watches;          /* over waits for its streams */
+    loom_graph *capture;                 /* under way; NULL: none */
 
     int spins;                        /* pauses before a waiter yields; 0 when ranks have to share cores */
 };

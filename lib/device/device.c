@@ -87,6 +87,8 @@ loom_status loom_alloc(loom_device *device, size_t bytes, loom_memory_use use, v
     }
     if (bytes > SIZE_MAX / 4)
         return loom_fail(LOOM_E_MEMORY, "%zu bytes for %s: no machine has that", bytes, loom_memory_use_name(use));
+    if ((status = loom_graph_refuse(device, "loom_alloc")) < 0)
+        return status;
     bytes = (bytes + 63) / 64 * 64;
     pthread_mutex_lock(&device->lock);
     status = device->backend->alloc(device, bytes, &block);
@@ -105,6 +107,7 @@ void loom_free(loom_device *device, void *memory)
 
     if (!memory)
         return;
+    loom_graph_refuse(device, "loom_free");
     pthread_mutex_lock(&device->lock);
     known = loom_blocks_remove(&device->blocks, memory);
     assert(known && "loom_free() of memory that this device did not give or that was freed already");
@@ -116,8 +119,10 @@ void loom_free(loom_device *device, void *memory)
 loom_status loom_alloc_host(loom_device *device, size_t bytes, void **memory)
 {
     void *block = NULL;
-    loom_status status = LOOM_OK;
+    loom_status status = loom_graph_refuse(device, "loom_alloc_host");
 
+    if (status < 0)
+        return status;
     if (bytes > SIZE_MAX / 4)
         return loom_fail(LOOM_E_MEMORY, "%zu bytes of host memory: no machine has that", bytes);
     bytes = (bytes + 63) / 64 * 64;
@@ -135,6 +140,8 @@ loom_status loom_alloc_host(loom_device *device, size_t bytes, void **memory)
 
 void loom_free_host(loom_device *device, void *memory)
 {
+    if (memory)
+        loom_graph_refuse(device, "loom_free_host");
     if (memory && device->backend->host_free)
         device->backend->host_free(device, memory);
     else
@@ -168,15 +175,21 @@ void loom_device_progress(loom_device *device)
 
 loom_status loom_stream_open(loom_device *device, loom_stream_kind kind, const char *name, loom_stream **stream)
 {
+    loom_status status;
+
     if (kind != LOOM_STREAM_INLINE && kind != LOOM_STREAM_WORKER)
         return loom_fail(LOOM_E_INVALID, "there is no stream kind %d", (int)kind);
+    if ((status = loom_graph_refuse(device, "loom_stream_open")) < 0)
+        return status;
     return device->backend->stream_open(device, kind, name ? name : "", stream);
 }
 
 void loom_stream_close(loom_stream *stream)
 {
-    if (stream)
-        stream->device->backend->stream_close(stream);
+    if (!stream)
+        return;
+    loom_graph_refuse(stream->device, "loom_stream_close");
+    stream->device->backend->stream_close(stream);
 }
 
 loom_device *loom_stream_device(const loom_stream *stream)
@@ -191,33 +204,57 @@ const char *loom_stream_name(const loom_stream *stream)
 
 loom_status loom_stream_wait(loom_stream *stream)
 {
+    loom_status status = loom_graph_refuse(stream->device, "loom_stream_wait");
+
+    if (status < 0)
+        return status;
     return stream->device->backend->stream_wait(stream);
 }
 
 loom_status loom_stream_query(loom_stream *stream)
 {
+    loom_status status = loom_graph_refuse(stream->device, "loom_stream_query");
+
+    if (status < 0)
+        return status;
     return stream->device->backend->stream_query(stream);
 }
 
 loom_status loom_stream_run(loom_stream *stream, loom_work_fn *work, void *argument)
 {
+    loom_status status = loom_graph_refuse(stream->device, "loom_stream_run");
+
+    if (status < 0)
+        return status;
     return stream->device->backend->stream_run(stream, work, argument);
 }
 
 loom_status loom_stream_copy(loom_stream *stream, void *to, const void *from, size_t bytes)
 {
+    loom_status status = loom_graph_check(stream->device);
+
+    if (status < 0)
+        return status;
     return stream->device->backend->stream_copy(stream, to, from, bytes);
 }
 
 loom_status loom_stream_fill_zero(loom_stream *stream, void *memory, size_t bytes)
 {
+    loom_status status = loom_graph_check(stream->device);
+
+    if (status < 0)
+        return status;
     return stream->device->backend->stream_fill_zero(stream, memory, bytes);
 }
 
 loom_status loom_stream_follow(loom_stream *stream, loom_stream *other)
 {
+    loom_status status;
+
     if (stream->device != other->device)
         return loom_fail(LOOM_E_INVALID, "stream \"%s\" cannot follow stream \"%s\": they belong to two devices", stream->name, other->name);
+    if ((status = loom_graph_check(stream->device)) < 0)
+        return status;
     return stream->device->backend->stream_follow(stream, other);
 }
 
@@ -246,15 +283,27 @@ void loom_event_close(loom_event *event)
 
 loom_status loom_event_record(loom_event *event, loom_stream *stream)
 {
+    loom_status status = loom_graph_check(stream->device);
+
+    if (status < 0)
+        return status;
     return stream->device->backend->event_record(event, stream);
 }
 
 loom_status loom_stream_wait_event(loom_stream *stream, loom_event *event)
 {
+    loom_status status = loom_graph_check(stream->device);
+
+    if (status < 0)
+        return status;
     return stream->device->backend->stream_wait_event(stream, event);
 }
 
 loom_status loom_event_query(const loom_event *event)
 {
+    loom_status status = loom_graph_refuse(event->device, "loom_event_query");
+
+    if (status < 0)
+        return status;
     return event->device->backend->event_query(event);
 }

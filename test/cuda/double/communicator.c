@@ -195,10 +195,20 @@ static const char *why_not_destroy(ncclComm_t comm)
     return NULL;
 }
 
+/* The real library waits until they are gone: for ever, since who waits cannot destroy them. */
+static void insist_on_no_graph(ncclComm_t comm)
+{
+    if (!double_is_captured(&comm->order))
+        return;
+    fprintf(stderr, "double of NCCL, rank %d of %d: a communicator is closed before the graphs that have calls of it\n", comm->rank, comm->size);
+    abort();
+}
+
 ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
     const char *why = why_not_destroy(comm);
 
+    insist_on_no_graph(comm);
     if (why) {
         fprintf(stderr, "double of NCCL, rank %d of %d: ncclCommDestroy would hang: %s; it has to be aborted\n", comm->rank, comm->size, why);
         abort();
@@ -209,6 +219,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
 
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
+    insist_on_no_graph(comm);
     atomic_store(&comm->aborted, 1);
     atomic_store(&comm->segment->ranks[comm->rank].aborted, 1);
     if (comm->split_into)

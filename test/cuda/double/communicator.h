@@ -16,7 +16,7 @@ typedef struct double_fd {
 
 /* What a rank calls, for its peers to compare and to read from. */
 typedef struct double_post {
-    int32_t kind, type, op, root;
+    int32_t kind, type, op, root, of_graph;
     uint64_t count, send; /* offset in the poster's arena */
 } double_post;
 
@@ -56,7 +56,6 @@ struct ncclComm {
     int fd; /* of the segment, if it is ours and peers may still open it through us; else -1 */
     const char *bases[DOUBLE_RANKS_MAX];
     bool ready;
-    uint64_t issued;      /* pieces of work, by the host */
     uint64_t collectives; /* that were begun, by the device */
     uint64_t sent[DOUBLE_RANKS_MAX], received[DOUBLE_RANKS_MAX];
     _Atomic int error; /* ncclResult_t: what went wrong after a call had returned */

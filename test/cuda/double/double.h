@@ -34,19 +34,25 @@ struct double_op {
     double_step (*run)(double_op *op);   /* on the device's thread; DOUBLE_WAIT: a peer is not ready, try again later */
     void (*drop)(double_op *op);         /* frees it; after it ran, or when the process ends */
     bool (*wanted_by_peer)(double_op *op); /* of work with an order: a peer waits for this */
+    double_op *(*clone)(const double_op *op); /* the same once more, for a replay of the graph that it is in; NULL: no graph can have it */
     bool of_host;                        /* it may not touch device memory */
     void *order;                         /* what else it keeps an order with: a communicator; NULL: nothing */
-    uint64_t number;                     /* among the work of `order` */
+    uint64_t number;                     /* among the work of `order`, as it was queued */
     uint64_t ticket;                     /* its place in the stream */
     struct double_point *point;          /* of a wait: the point that it waits for */
 };
 
 cudaError_t double_push(cudaStream_t stream, double_op *op);
 
-/* Work of `order` is run by rising number, whatever its streams: the one that may run now. Read and written by the device's thread only. */
+/* Work of `order` is run by rising number, whatever its streams. */
 typedef struct double_order {
-    uint64_t next;
+    uint64_t next;   /* the one that may run now */
+    uint64_t issued; /* those that were queued */
 } double_order;
+
+bool double_is_captured(const void *order); /* some graph has work of it */
+/* Counts as asking or waiting: where this thread captures something, that is an error, and the end of the capture. */
+bool double_ends_capture(void);
 
 bool double_fails(const char *function); /* counts the call; true: this is the one that fails */
 cudaError_t double_remember(cudaError_t error);

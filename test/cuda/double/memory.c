@@ -189,6 +189,17 @@ static void drop_memory(double_op *op)
     free(op);
 }
 
+static double_op *clone_memory(const double_op *op)
+{
+    memory_op *clone = malloc(sizeof *clone);
+
+    if (!clone)
+        abort();
+    *clone = *(const memory_op *)op;
+    return &clone->op;
+}
+
+/* No graph of ours allocates or frees. */
 static cudaError_t push(cudaStream_t stream, memory_op what)
 {
     memory_op *m = malloc(sizeof *m);
@@ -196,7 +207,7 @@ static cudaError_t push(cudaStream_t stream, memory_op what)
     if (!m)
         return double_remember(cudaErrorMemoryAllocation);
     *m = what;
-    m->op = (double_op){.run = run_memory, .drop = drop_memory};
+    m->op = (double_op){.run = run_memory, .drop = drop_memory, .clone = what.work == COPY || what.work == SET ? clone_memory : NULL};
     return double_push(stream, &m->op);
 }
 
@@ -279,6 +290,8 @@ cudaError_t cudaFreeAsync(void *pointer, cudaStream_t stream)
 
 cudaError_t cudaHostAlloc(void **pointer, size_t bytes, unsigned int flags)
 {
+    if (double_ends_capture())
+        return double_remember(cudaErrorStreamCaptureUnsupported);
     if (flags != cudaHostAllocDefault || double_fails(__func__) || !(*pointer = aligned_alloc(64, (bytes + 63) / 64 * 64)))
         return double_remember(cudaErrorMemoryAllocation);
     memset(*pointer, 0xff, bytes);
@@ -287,6 +300,8 @@ cudaError_t cudaHostAlloc(void **pointer, size_t bytes, unsigned int flags)
 
 cudaError_t cudaFreeHost(void *pointer)
 {
+    if (double_ends_capture())
+        return double_remember(cudaErrorStreamCaptureUnsupported);
     free(pointer);
     return cudaSuccess;
 }

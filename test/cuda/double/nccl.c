@@ -20,6 +20,7 @@ typedef struct call {
     ncclComm_t comm;
     cudaStream_t stream;
     bool done;   /* of a group */
+    bool of_graph; /* which all its ranks have to agree on */
     bool posted; /* a send */
 } call;
 
@@ -64,7 +65,7 @@ static void post(nccl_op *n)
     double_rank *mine = &n->comm->segment->ranks[n->comm->rank];
 
     n->sequence = ++n->comm->collectives;
-    mine->post = (double_post){(int32_t)c->kind, (int32_t)c->type, (int32_t)c->op, c->root, c->count, double_arena_offset(c->send)};
+    mine->post = (double_post){(int32_t)c->kind, (int32_t)c->type, (int32_t)c->op, c->root, c->of_graph, c->count, double_arena_offset(c->send)};
     atomic_store(&mine->posted, n->sequence);
     n->posted = true;
 }
@@ -85,6 +86,11 @@ static bool all_have_taken(const nccl_op *n)
     return true;
 }
 
+static const char *in_graph(const double_post *post)
+{
+    return post->of_graph ? " in a graph" : "";
+}
+
 /* The real library would hang, or give wrong sums. */
 static bool agree(const nccl_op *n)
 {
@@ -94,11 +100,11 @@ static bool agree(const nccl_op *n)
     for (int r = 0; r < n->comm->size; r++) {
         const double_post *other = &n->comm->segment->ranks[r].post;
         if (mine->kind == other->kind && mine->type == other->type && mine->op == other->op && mine->root == other->root &&
-            mine->count == other->count)
+            mine->of_graph == other->of_graph && mine->count == other->count)
             continue;
-        snprintf(words, sizeof words, "collective %llu: this rank calls kind %d, type %d, count %llu; rank %d kind %d, type %d, count %llu",
-                 (unsigned long long)n->sequence, mine->kind, mine->type, (unsigned long long)mine->count, r, other->kind, other->type,
-                 (unsigned long long)other->count);
+        snprintf(words, sizeof words, "collective %llu: this rank calls kind %d, type %d, count %llu%s; rank %d kind %d, type %d, count %llu%s",
+                 (unsigned long long)n->sequence, mine->kind, mine->type, (unsigned long long)mine->count, in_graph(mine), r, other->kind, other->type,
+                 (unsigned long long)other->count, in_graph(other));
         go_wrong(n->comm, ncclInvalidUsage, words);
         return false;
     }
@@ -183,7 +189,7 @@ static void run_send(ncclComm_t comm, call *c)
     uint64_t number = comm->sent[c->root];
 
     if (!c->posted) {
-        lane->post = (double_post){.type = (int32_t)c->type, .count = c->count, .send = double_arena_offset(c->send)};
+        lane->post = (double_post){.type = (int32_t)c->type, .of_graph = c->of_graph, .count = c->count, .send = double_arena_offset(c->send)};
         atomic_store(&lane->sent, number + 1);
         c->posted = true;
     }
@@ -200,11 +206,11 @@ static void run_recv(ncclComm_t comm, call *c)
 
     if (atomic_load(&lane->sent) <= comm->received[c->root])
         return;
-    if (lane->post.count == c->count && lane->post.type == (int32_t)c->type) {
+    if (lane->post.count == c->count && lane->post.type == (int32_t)c->type && lane->post.of_graph == c->of_graph) {
         memmove(c->recv, comm->bases[c->root] + lane->post.send, c->count * bytes_of(c->type));
     } else {
-        snprintf(words, sizeof words, "recv from %d of type %d, count %zu: the message has type %d, count %llu", c->root, c->type, c->count,
-                 lane->post.type, (unsigned long long)lane->post.count);
+        snprintf(words, sizeof words, "recv from %d of type %d, count %zu%s: the message has type %d, count %llu%s", c->root, c->type, c->count,
+                 c->of_graph ? " in a graph" : "", lane->post.type, (unsigned long long)lane->post.count, in_graph(&lane->post));
         go_wrong(comm, ncclInvalidUsage, words);
     }
     comm->received[c->root]++;
@@ -272,19 +278,35 @@ static void drop_op(double_op *op)
     free(n);
 }
 
-static ncclResult_t push(ncclComm_t comm, const call *calls, int count, cudaStream_t stream)
+static double_op *clone_op(const double_op *op);
+
+static nccl_op *new_op(ncclComm_t comm, const call *calls, int count)
 {
     nccl_op *n = calloc(1, sizeof *n + (size_t)count * sizeof *calls);
 
     if (!n)
-        return ncclSystemError;
+        abort();
     n->comm = comm;
     n->count = count;
     memcpy(n->calls, calls, (size_t)count * sizeof *calls);
-    n->op = (double_op){.run = run_op, .drop = drop_op, .wanted_by_peer = peer_is_stuck, .order = &comm->order, .number = comm->issued++};
+    n->op = (double_op){.run = run_op, .drop = drop_op, .wanted_by_peer = peer_is_stuck, .clone = clone_op, .order = &comm->order};
     atomic_fetch_add(&comm->users, 1);
-    double_push(stream, &n->op);
-    return ncclSuccess;
+    return n;
+}
+
+static double_op *clone_op(const double_op *op)
+{
+    const nccl_op *n = (const nccl_op *)op;
+    nccl_op *clone = new_op(n->comm, n->calls, n->count);
+
+    for (int i = 0; i < clone->count; i++)
+        clone->calls[i].of_graph = true;
+    return &clone->op;
+}
+
+static ncclResult_t push(ncclComm_t comm, const call *calls, int count, cudaStream_t stream)
+{
+    return double_push(stream, &new_op(comm, calls, count)->op) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
 
 /* --- groups ------------------------------------------------------------------------------------------------------------------------------ */

@@ -1,5 +1,5 @@
 /* Streams, events, and the thread that is the device. */
-#include "double.h"
+#include "queue.h"
 
 #include "core/clock.h"
 
@@ -12,32 +12,6 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-
-/* A point in a stream, as an event had it when it was recorded: later records of the event make new points. */
-typedef struct double_point {
-    int users;
-    struct CUstream_st *stream; /* held */
-    uint64_t ticket;
-    uint64_t ns; /* of an event that notes the time: when the stream got there */
-} double_point;
-
-struct CUstream_st {
-    struct CUstream_st *next;
-    int users; /* the handle, and points */
-    double_op *head, **tail;
-    double_op *shared, **shared_tail; /* those of them that have an order, and peers */
-    uint64_t pushed, done;
-    uint64_t wanted;  /* the host has asked for everything up to here */
-    uint64_t target;  /* of this round: with what others need of it */
-    uint64_t held_ns; /* it rests until then, as if the hardware were busy: peers get ahead of it */
-    bool stuck;       /* its head found a peer that is not ready, in this round */
-    bool destroyed;
-};
-
-struct CUevent_st {
-    double_point *point; /* NULL: never recorded */
-    bool timed;
-};
 
 static struct {
     pthread_mutex_t lock;
@@ -70,12 +44,25 @@ static void drop_stream(struct CUstream_st *stream)
         free(stream);
 }
 
-static void drop_point(double_point *point)
+void double_drop_point(double_point *point)
 {
     if (!point || --point->users > 0)
         return;
-    drop_stream(point->stream);
+    if (point->stream)
+        drop_stream(point->stream);
+    free(point->place);
     free(point);
+}
+
+double_point *double_new_point(cudaStream_t stream, uint64_t ticket)
+{
+    double_point *point = malloc(sizeof *point);
+
+    if (!point)
+        abort();
+    *point = (double_point){.users = 1, .stream = stream, .ticket = ticket};
+    stream->users++;
+    return point;
 }
 
 static bool is_reached(const double_point *point)
@@ -212,7 +199,7 @@ static void finish_head(struct CUstream_st *s)
     s->done = op->ticket;
     if (op->order)
         ((double_order *)op->order)->next++;
-    drop_point(op->point);
+    double_drop_point(op->point);
     op->drop(op);
     hold_some_stream();
     if (s->head)
@@ -352,44 +339,82 @@ static void start(void)
 
 /* --- what the host calls ----------------------------------------------------------------------------------------------------------- */
 
-static void push(cudaStream_t stream, double_op *op)
+void double_enqueue(cudaStream_t stream, double_op *op)
 {
     op->ticket = ++stream->pushed;
     op->next = op->next_shared = NULL;
     *stream->tail = op;
     stream->tail = &op->next;
     if (op->order) {
+        op->number = ((double_order *)op->order)->issued++;
         *stream->shared_tail = op;
         stream->shared_tail = &op->next_shared;
     }
     pthread_cond_signal(&device.news);
 }
 
-cudaError_t double_push(cudaStream_t stream, double_op *op)
+void double_lock(void)
 {
     pthread_mutex_lock(&device.lock);
-    push(stream, op);
+}
+
+void double_unlock(void)
+{
     pthread_mutex_unlock(&device.lock);
-    return cudaSuccess;
+}
+
+cudaError_t double_push(cudaStream_t stream, double_op *op)
+{
+    cudaError_t error = cudaSuccess;
+
+    pthread_mutex_lock(&device.lock);
+    if (stream->capture)
+        error = double_capture(stream, op);
+    else
+        double_enqueue(stream, op);
+    pthread_mutex_unlock(&device.lock);
+    return error == cudaSuccess ? error : double_remember(error);
+}
+
+static cudaStream_t open_stream(void)
+{
+    struct CUstream_st *s = calloc(1, sizeof *s);
+
+    if (!s)
+        abort();
+    s->tail = &s->head;
+    s->shared_tail = &s->shared;
+    s->users = 1;
+    s->next = device.streams;
+    device.streams = s;
+    return s;
+}
+
+cudaStream_t double_open_queue(void)
+{
+    cudaStream_t s = open_stream();
+
+    s->destroyed = true;
+    return s;
+}
+
+void double_release_streams(cudaGraph_t captured)
+{
+    for (struct CUstream_st *s = device.streams; s; s = s->next)
+        if (s->capture == captured)
+            s->capture = NULL;
 }
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned int flags, int priority)
 {
-    struct CUstream_st *s;
-
     if (flags != cudaStreamNonBlocking || priority > 0 || priority < -5)
         return double_remember(cudaErrorInvalidValue);
-    if (double_fails(__func__) || !(s = calloc(1, sizeof *s)))
+    if (double_fails(__func__))
         return double_remember(cudaErrorMemoryAllocation);
-    s->tail = &s->head;
-    s->shared_tail = &s->shared;
-    s->users = 1;
     pthread_mutex_lock(&device.lock);
     start();
-    s->next = device.streams;
-    device.streams = s;
+    *stream = open_stream();
     pthread_mutex_unlock(&device.lock);
-    *stream = s;
     return cudaSuccess;
 }
 
@@ -401,8 +426,12 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned int flags)
 /* What is queued still runs; asked for, since nobody can ask for it later. */
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
+    cudaError_t error = cudaSuccess;
+
     pthread_mutex_lock(&device.lock);
-    if (!stream->head) {
+    if (stream->capture) {
+        error = double_invalidate(stream, cudaErrorStreamCaptureUnsupported);
+    } else if (!stream->head) {
         forget_stream(stream);
     } else {
         stream->destroyed = true;
@@ -410,7 +439,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
         pthread_cond_signal(&device.news);
     }
     pthread_mutex_unlock(&device.lock);
-    return cudaSuccess;
+    return error == cudaSuccess ? error : double_remember(error);
 }
 
 static void ask_for(struct CUstream_st *stream, uint64_t ticket)
@@ -428,6 +457,8 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
 
     if (double_fails(__func__))
         return double_remember(cudaErrorLaunchFailure);
+    if (double_ends_capture())
+        return double_remember(cudaErrorStreamCaptureUnsupported);
     pthread_mutex_lock(&device.lock);
     ask_for(stream, stream->pushed);
     while (stream->done < stream->pushed && pthread_cond_timedwait(&device.passed, &device.lock, &until) == 0)
@@ -448,7 +479,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned int flags)
 cudaError_t cudaEventDestroy(cudaEvent_t event)
 {
     pthread_mutex_lock(&device.lock);
-    drop_point(event->point);
+    double_drop_point(event->point);
     pthread_mutex_unlock(&device.lock);
     free(event);
     return cudaSuccess;
@@ -472,39 +503,53 @@ static double_step run_stamp(double_op *op)
 
 static void drop_stamp(double_op *op)
 {
-    drop_point(((stamp *)op)->point);
+    double_drop_point(((stamp *)op)->point);
     free(op);
 }
 
 /* The time is noted by a piece of work of its own. */
-static void push_stamp(cudaStream_t stream, double_point *point)
+double_point *double_enqueue_stamp(cudaStream_t stream)
 {
     stamp *s = calloc(1, sizeof *s);
 
     if (!s)
         abort();
     s->op = (double_op){.run = run_stamp, .drop = drop_stamp};
-    s->point = point;
-    point->users++;
-    push(stream, &s->op);
-    point->ticket = s->op.ticket;
+    double_enqueue(stream, &s->op);
+    s->point = double_new_point(stream, s->op.ticket);
+    s->point->users++;
+    return s->point;
+}
+
+static void record(cudaStream_t stream, cudaEvent_t event)
+{
+    double_drop_point(event->point);
+    event->point = event->timed ? double_enqueue_stamp(stream) : double_new_point(stream, stream->pushed);
+}
+
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned int flags)
+{
+    cudaError_t error = cudaSuccess;
+
+    pthread_mutex_lock(&device.lock);
+    if (stream->capture)
+        error = double_capture_record(stream, event, flags == cudaEventRecordExternal);
+    else if (flags != cudaEventRecordDefault)
+        error = cudaErrorInvalidValue; /* external to what */
+    else
+        record(stream, event);
+    pthread_mutex_unlock(&device.lock);
+    return error == cudaSuccess ? error : double_remember(error);
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
-    double_point *point = malloc(sizeof *point);
+    return cudaEventRecordWithFlags(event, stream, cudaEventRecordDefault);
+}
 
-    if (!point)
-        return double_remember(cudaErrorMemoryAllocation);
-    pthread_mutex_lock(&device.lock);
-    drop_point(event->point);
-    *point = (double_point){.users = 1, .stream = stream, .ticket = stream->pushed};
-    stream->users++;
-    event->point = point;
-    if (event->timed)
-        push_stamp(stream, point);
-    pthread_mutex_unlock(&device.lock);
-    return cudaSuccess;
+static bool is_captured(const struct CUevent_st *event)
+{
+    return event->point && event->point->place;
 }
 
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end)
@@ -514,6 +559,8 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end)
     pthread_mutex_lock(&device.lock);
     if (!start->timed || !end->timed || !start->point || !end->point)
         error = cudaErrorInvalidResourceHandle;
+    else if (is_captured(start) || is_captured(end))
+        error = cudaErrorCapturedEvent;
     else if (!is_reached(start->point) || !is_reached(end->point))
         error = cudaErrorNotReady;
     else
@@ -536,7 +583,7 @@ static void tell_left_out(uint64_t number)
     close(file);
 }
 
-static bool is_left_out(void)
+bool double_leaves_out_wait(void)
 {
     static uint64_t calls;
 
@@ -546,31 +593,43 @@ static bool is_left_out(void)
     return true;
 }
 
-cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int flags)
+void double_enqueue_wait(cudaStream_t stream, double_point *point)
 {
-    double_op *op;
+    double_op *op = calloc(1, sizeof *op);
 
-    (void)flags;
-    pthread_mutex_lock(&device.lock);
-    if (!event->point || is_reached(event->point) || is_left_out()) {
-        pthread_mutex_unlock(&device.lock);
-        return cudaSuccess;
-    }
-    op = calloc(1, sizeof *op);
     if (!op)
         abort();
     op->drop = drop_op;
-    op->point = event->point;
-    op->point->users++;
+    op->point = point;
+    point->users++;
+    double_enqueue(stream, op);
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int flags)
+{
+    cudaError_t error = cudaSuccess;
+
+    (void)flags;
+    pthread_mutex_lock(&device.lock);
+    if (stream->capture || is_captured(event))
+        error = double_capture_wait(stream, event);
+    else if (event->point && !is_reached(event->point) && !double_leaves_out_wait())
+        double_enqueue_wait(stream, event->point);
     pthread_mutex_unlock(&device.lock);
-    return double_push(stream, op);
+    return error == cudaSuccess ? error : double_remember(error);
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
     bool reached;
 
+    if (double_ends_capture())
+        return double_remember(cudaErrorStreamCaptureUnsupported);
     pthread_mutex_lock(&device.lock);
+    if (is_captured(event)) {
+        pthread_mutex_unlock(&device.lock);
+        return double_remember(cudaErrorCapturedEvent);
+    }
     reached = !event->point || is_reached(event->point);
     if (!reached)
         ask_for(event->point->stream, event->point->ticket);

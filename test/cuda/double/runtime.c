@@ -86,6 +86,15 @@ static const struct {
     {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
     {cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},
     {(cudaError_t)9, "cudaErrorInvalidConfiguration", "invalid configuration argument"},
+    {cudaErrorIllegalState, "cudaErrorIllegalState", "the operation cannot be performed in the present state"},
+    {cudaErrorStreamCaptureUnsupported, "cudaErrorStreamCaptureUnsupported", "operation not permitted when stream is capturing"},
+    {cudaErrorStreamCaptureInvalidated, "cudaErrorStreamCaptureInvalidated", "operation failed due to a previous error during capture"},
+    {cudaErrorStreamCaptureMerge, "cudaErrorStreamCaptureMerge", "operation would result in a merge of separate capture sequences"},
+    {cudaErrorStreamCaptureUnmatched, "cudaErrorStreamCaptureUnmatched", "capture was not ended in the same stream as it began"},
+    {cudaErrorStreamCaptureUnjoined, "cudaErrorStreamCaptureUnjoined", "capturing stream has unjoined work"},
+    {cudaErrorStreamCaptureIsolation, "cudaErrorStreamCaptureIsolation", "dependency created on uncaptured work in another stream"},
+    {cudaErrorCapturedEvent, "cudaErrorCapturedEvent", "operation not permitted on an event last recorded in a capturing stream"},
+    {cudaErrorStreamCaptureWrongThread, "cudaErrorStreamCaptureWrongThread", "attempt to terminate a thread-local capture sequence from another thread"},
 };
 
 static int find_error(cudaError_t code)
@@ -162,47 +171,68 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
 
 /* --- work of the host and kernels ------------------------------------------------------------------------------------------------------ */
 
-typedef struct call_op {
-    double_op op;
+/* What is called, once or in each replay of a graph. */
+typedef struct call {
+    int users; /* under the device's lock */
     void (*run)(void *context);
     void *context;
     void (*release)(void *context); /* NULL: nothing to free */
+} call;
+
+typedef struct call_op {
+    double_op op;
+    call *call;
 } call_op;
 
 static double_step run_call(double_op *op)
 {
-    call_op *call = (call_op *)op;
+    const call *c = ((call_op *)op)->call;
 
-    call->run(call->context);
+    c->run(c->context);
     return DOUBLE_OVER;
 }
 
 static void drop_call(double_op *op)
 {
-    call_op *call = (call_op *)op;
+    call *c = ((call_op *)op)->call;
 
-    if (call->release)
-        call->release(call->context);
-    free(call);
+    free(op);
+    if (--c->users > 0)
+        return;
+    if (c->release)
+        c->release(c->context);
+    free(c);
 }
 
-static cudaError_t push_call(cudaStream_t stream, call_op what)
+static double_op *clone_call(const double_op *op)
 {
-    call_op *call = malloc(sizeof *call);
+    call_op *clone = malloc(sizeof *clone);
 
-    if (!call)
-        return double_remember(cudaErrorMemoryAllocation);
-    *call = what;
-    call->op.run = run_call;
-    call->op.drop = drop_call;
-    return double_push(stream, &call->op);
+    if (!clone)
+        abort();
+    *clone = *(const call_op *)op;
+    clone->call->users++;
+    return &clone->op;
+}
+
+static cudaError_t push_call(cudaStream_t stream, call what, bool of_host)
+{
+    call_op *op = malloc(sizeof *op);
+    call *c = malloc(sizeof *c);
+
+    if (!op || !c)
+        abort();
+    *c = what;
+    c->users = 1;
+    *op = (call_op){.op = {.run = run_call, .drop = drop_call, .clone = clone_call, .of_host = of_host}, .call = c};
+    return double_push(stream, &op->op);
 }
 
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void *argument)
 {
     if (double_fails(__func__))
         return double_remember(cudaErrorInvalidValue);
-    return push_call(stream, (call_op){.op.of_host = true, .run = function, .context = argument});
+    return push_call(stream, (call){.run = function, .context = argument}, true);
 }
 
 int loom_shim_enqueue(struct CUstream_st *stream, void (*run)(void *work), void *work, void (*release)(void *work))
@@ -211,5 +241,5 @@ int loom_shim_enqueue(struct CUstream_st *stream, void (*run)(void *work), void 
         release(work);
         return double_remember(cudaErrorLaunchFailure);
     }
-    return push_call(stream, (call_op){.run = run, .context = work, .release = release});
+    return push_call(stream, (call){.run = run, .context = work, .release = release}, false);
 }
