@@ -5,8 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/graph.h"
 #include "comm/transport.h"
 #include "core/clock.h"
+#include "device/backend.h"
 
 const char *loom_reduce_op_name(loom_reduce_op op)
 {
@@ -29,6 +31,7 @@ loom_status loom_comm_give_up(loom_comm *comm, loom_status status)
     if (atomic_load(&comm->failed) >= 0) {
         snprintf(comm->message, sizeof comm->message, "%s", loom_last_error());
         atomic_store(&comm->failed, (int32_t)status);
+        loom_comm_fail_graphs(comm, status);
         comm->world->transport->give_up(comm, status);
     }
     pthread_mutex_unlock(&comm->world->lock);
@@ -151,17 +154,22 @@ static loom_call *make_call(loom_comm *comm, const loom_call *what, const loom_s
 
 /* --- calls of a device whose streams run by themselves -------------------------------------------------------------------- */
 
-/* The calls of one group, or one call: enqueued on the device, and then of no more interest here. */
+/* The calls of one group, or one call: enqueued on the device, or captured, and then of no more interest here. */
 static loom_status launch(loom_comm *comm, loom_call *first, loom_stream *stream)
 {
-    loom_status status = comm->world->transport->launch(comm, &first, stream);
+    bool captured = comm->world->device->capture != NULL;
+    loom_comm_part *part;
+    loom_status status = loom_comm_capture(comm, &part);
 
-    if (status < 0)
+    if (status >= 0 && (status = comm->world->transport->launch(comm, &first, stream)) < 0)
         loom_comm_give_up(comm, status);
+    if (part)
+        loom_call_describe(first, part->last);
     while (first) {
         loom_call *call = first;
         first = call->next;
-        loom_recorder_begun(&comm->recorder, call, call->enqueued_ns);
+        if (!captured)
+            loom_recorder_begun(&comm->recorder, call, call->enqueued_ns);
         free(call->counts);
         free(call);
     }
@@ -277,9 +285,30 @@ static loom_status add_to_group(loom_comm *comm, loom_call *call, loom_stream *s
 
 /* --- enqueueing ------------------------------------------------------------------------------------------------------------ */
 
+/* In the comm, or in the graph that it goes into. */
+static void count(loom_comm *comm, loom_comm_part *part, const loom_call *call, uint64_t traffic_bytes)
+{
+    loom_traffic *traffic = part ? &part->traffic : &comm->traffic;
+
+    if (loom_call_is_p2p(call->kind))
+        ++*(part ? &part->messages : &comm->next_message);
+    else
+        ++*(part ? &part->collectives : &comm->next_sequence);
+    traffic->calls[call->kind]++;
+    traffic->bytes[call->kind] += traffic_bytes;
+}
+
+static uint64_t number_of(const loom_comm *comm, const loom_comm_part *part, loom_call_kind kind)
+{
+    if (loom_call_is_p2p(kind))
+        return comm->next_message + (part ? part->messages : 0);
+    return comm->next_sequence + (part ? part->collectives : 0);
+}
+
 static loom_status enqueue(loom_comm *comm, const loom_call *what, uint64_t traffic_bytes, loom_stream *stream)
 {
     loom_call *call;
+    loom_comm_part *part;
     bool grouped = comm->group_depth > 0, is_inline = stream->kind == LOOM_STREAM_INLINE;
     uint64_t now;
     loom_status status;
@@ -288,21 +317,20 @@ static loom_status enqueue(loom_comm *comm, const loom_call *what, uint64_t traf
         free(what->counts);
         return failure_of(comm);
     }
+    if ((status = loom_comm_capture(comm, &part)) < 0) {
+        free(what->counts);
+        return status;
+    }
     if (!(call = make_call(comm, what, stream))) {
         free(what->counts);
         return loom_fail(LOOM_E_MEMORY, "no memory for a call on comm \"%s\"", comm->name);
     }
-    call->sequence = loom_call_is_p2p(call->kind) ? comm->next_message : comm->next_sequence;
-    call->enqueued_ns = now = loom_recorder_enqueued(&comm->recorder, call);
+    call->sequence = number_of(comm, part, call->kind);
+    call->enqueued_ns = now = part ? loom_now_ns() : loom_recorder_enqueued(&comm->recorder, call);
     call->at_once = is_inline && !grouped && !stream->head;
     if (grouped && (status = add_to_group(comm, call, stream)) < 0)
         return status;
-    if (loom_call_is_p2p(call->kind))
-        comm->next_message++;
-    else
-        comm->next_sequence++;
-    comm->traffic.calls[what->kind]++;
-    comm->traffic.bytes[what->kind] += traffic_bytes;
+    count(comm, part, call, traffic_bytes);
     if (grouped)
         return LOOM_OK;
     if (comm->world->transport->launch) {
@@ -513,6 +541,7 @@ loom_status loom_recv(loom_comm *comm, void *buffer, size_t count, loom_dtype dt
 
 loom_status loom_comm_connect(loom_comm *comm, const int *peers, int count)
 {
+    TRY(loom_graph_refuse(comm->world->device, "loom_comm_connect"));
     for (int i = 0; i < count; i++) {
         TRY(check_member(comm, LOOM_CALL_SEND, "peer", peers[i]));
         if (peers[i] == comm->rank)

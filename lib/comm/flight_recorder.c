@@ -13,6 +13,8 @@
 enum { WHAT, SEQUENCE, COUNT, PEER, TAG, ENQUEUED, BEGUN, ENDED, STATUS, NAME, NAME_WORDS = 4 };
 _Static_assert(NAME + NAME_WORDS == LOOM_RECORD_WORDS && 8 * NAME_WORDS == LOOM_COMM_NAME_BYTES, "a record holds all its fields");
 
+enum { REPLAY = 0xff }; /* in place of a call's kind */
+
 typedef _Atomic uint64_t *record;
 
 static record find(loom_recorder *recorder, uint64_t index)
@@ -72,6 +74,21 @@ uint64_t loom_recorder_ended(loom_recorder *recorder, const loom_call *call)
     return now;
 }
 
+void loom_recorder_replayed(loom_recorder *recorder, uint64_t sequence, uint64_t calls)
+{
+    uint64_t now = loom_now_ns(), index = atomic_load_explicit(&recorder->count, memory_order_relaxed);
+    record r = find(recorder, index);
+
+    put(r, WHAT, REPLAY);
+    put(r, SEQUENCE, sequence);
+    put(r, COUNT, calls);
+    put(r, ENQUEUED, now);
+    put(r, BEGUN, now);
+    put(r, ENDED, 0);
+    put(r, STATUS, 0);
+    atomic_store_explicit(&recorder->count, index + 1, memory_order_relaxed);
+}
+
 static const char *state_of(const loom_recorder *recorder, uint64_t i)
 {
     if (get(recorder, i, ENDED))
@@ -85,16 +102,11 @@ static void add_time(loom_text *text, const char *key, uint64_t ns)
         loom_text_add(text, ",\"%s\":%.3f", key, (double)ns * 1e-3);
 }
 
-static void print_record(const loom_comm *comm, uint64_t i, loom_text *text)
+static void print_what(const loom_recorder *recorder, uint64_t i, loom_text *text)
 {
-    const loom_recorder *recorder = &comm->recorder;
     uint64_t what = get(recorder, i, WHAT), name[NAME_WORDS];
     loom_call_kind kind = (loom_call_kind)(what & 0xff);
 
-    loom_text_add(text, "{\"comm\":");
-    loom_text_add_json(text, comm->name);
-    loom_text_add(text, ",\"rank\":%d,\"size\":%d,\"call\":\"%s\",\"sequence\":%llu,\"state\":\"%s\"", comm->rank, comm->size,
-                  loom_call_kind_name(kind), (unsigned long long)get(recorder, i, SEQUENCE), state_of(recorder, i));
     if (kind != LOOM_CALL_BARRIER)
         loom_text_add(text, ",\"count\":%llu,\"dtype\":\"%s\"", (unsigned long long)get(recorder, i, COUNT),
                       loom_dtype_name((loom_dtype)(what >> 8 & 0xff)));
@@ -110,6 +122,22 @@ static void print_record(const loom_comm *comm, uint64_t i, loom_text *text)
         loom_text_add(text, ",\"name\":");
         loom_text_add_json(text, (const char *)name);
     }
+}
+
+static void print_record(const loom_comm *comm, uint64_t i, loom_text *text)
+{
+    const loom_recorder *recorder = &comm->recorder;
+    uint64_t kind = get(recorder, i, WHAT) & 0xff;
+
+    loom_text_add(text, "{\"comm\":");
+    loom_text_add_json(text, comm->name);
+    loom_text_add(text, ",\"rank\":%d,\"size\":%d,\"call\":\"%s\",\"sequence\":%llu,\"state\":\"%s\"", comm->rank, comm->size,
+                  kind == REPLAY ? "graph" : loom_call_kind_name((loom_call_kind)kind), (unsigned long long)get(recorder, i, SEQUENCE),
+                  state_of(recorder, i));
+    if (kind == REPLAY)
+        loom_text_add(text, ",\"calls\":%llu", (unsigned long long)get(recorder, i, COUNT));
+    else
+        print_what(recorder, i, text);
     add_time(text, "enqueued_us", get(recorder, i, ENQUEUED));
     add_time(text, "begun_us", get(recorder, i, BEGUN));
     add_time(text, "ended_us", get(recorder, i, ENDED));

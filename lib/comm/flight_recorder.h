@@ -21,6 +21,8 @@ struct loom_call;
 uint64_t loom_recorder_enqueued(loom_recorder *recorder, struct loom_call *call); /* sets call->record; returns the time in ns */
 void loom_recorder_begun(loom_recorder *recorder, const struct loom_call *call, uint64_t now);
 uint64_t loom_recorder_ended(loom_recorder *recorder, const struct loom_call *call); /* with its task's status; returns the time in ns */
+/* A graph with `calls` calls, the first of which would have had this sequence, begins to run. */
+void loom_recorder_replayed(loom_recorder *recorder, uint64_t sequence, uint64_t calls);
 
 /* One JSON object a line for every operation kept. */
 void loom_recorder_print(const loom_comm *comm, loom_text *text);

@@ -41,6 +41,7 @@ loom_status loom_comm_gather_host(loom_comm *comm, const void *mine, void *all, 
 
     if (bytes == 0)
         return LOOM_OK;
+    LOOM_TRY(loom_graph_refuse(device, "loom_comm_gather_host"));
     if (reads_host(comm)) {
         LOOM_TRY(loom_all_gather(comm, mine, all, bytes, LOOM_U8, stream));
         return loom_stream_wait(stream);
@@ -66,6 +67,7 @@ loom_status loom_comm_broadcast_host(loom_comm *comm, void *buffer, size_t bytes
 
     if (bytes == 0)
         return LOOM_OK;
+    LOOM_TRY(loom_graph_refuse(device, "loom_comm_broadcast_host"));
     if (reads_host(comm)) {
         LOOM_TRY(loom_broadcast(comm, buffer, bytes, LOOM_U8, root, stream));
         return loom_stream_wait(stream);

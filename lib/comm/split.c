@@ -5,6 +5,7 @@
 #include "comm/transport.h"
 #include "core/random.h"
 #include "core/try.h"
+#include "device/graph.h"
 
 /* What every rank of the parent says about the group it makes. */
 typedef struct group_card {
@@ -108,7 +109,7 @@ loom_status loom_comm_create(loom_comm *parent, const int *members, int count, c
     int rank;
     loom_status status = check_list(parent, members, count, name);
 
-    if (status < 0)
+    if (status < 0 || (status = loom_graph_refuse(parent->world->device, "loom_comm_create")) < 0)
         return status;
     rank = find(members, count, parent->rank);
     cards = calloc((size_t)parent->size, sizeof *cards);
@@ -162,6 +163,8 @@ loom_status loom_comm_split(loom_comm *parent, int color, int key, const char *n
         return loom_fail(
             LOOM_E_UNSUPPORTED,
             "loom_comm_split() on a dry world: the other ranks cannot be asked for their color; use loom_comm_create() with the members");
+    if ((status = loom_graph_refuse(parent->world->device, "loom_comm_split")) < 0)
+        return status;
     seats = malloc((size_t)parent->size * sizeof *seats);
     members = malloc((size_t)parent->size * sizeof *members);
     if (!seats || !members) {

@@ -45,13 +45,15 @@ typedef struct loom_transport {
     loom_status (*check)(loom_call *call, double stalled_s);
     /* A call that had begun is over, also when it was abandoned: frees what its scratch memory holds. */
     void (*drop)(loom_call *call);
-    /* This rank gives up on `comm`: tell the others, with loom_last_error(). */
+    /* This rank gives up on `comm`, and on others of its world that have just failed with it: tell the others, with loom_last_error(). */
     void (*give_up)(loom_comm *comm, loom_status status);
 
     /* Only of a device whose streams run by themselves; NULL elsewhere. Then there is no step, check and drop. */
 
     /* Enqueues a call, or those of a group, on `stream`; may put the list into another order. */
     loom_status (*launch)(loom_comm *comm, loom_call **first, loom_stream *stream);
+    /* A graph that has calls of `comm` was launched on `stream`: to be watched like a call. `text` says what it is. */
+    loom_status (*launched)(loom_comm *comm, const char *text, loom_stream *stream);
     /* Every rank of `parent` calls it when groups are made, between their prepare and their join; `comm` NULL: it is in none. `first`: the
      * first member of its group, as a rank of the parent. */
     loom_status (*split)(loom_comm *parent, loom_comm *comm, int first);
@@ -97,6 +99,7 @@ struct loom_comm {
     _Atomic int32_t failed;               /* a loom_status; message is complete before it is set */
     char message[1024];
     loom_recorder recorder;
+    struct loom_comm_part *parts; /* of graphs */
 
     /* touched by the thread of the inline streams only */
     uint64_t ended_ns; /* of the last call that ended there */

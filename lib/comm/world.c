@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/graph.h"
 #include "comm/meeting.h"
 #include "comm/transport.h"
 #include "core/log.h"
@@ -200,6 +201,7 @@ void loom_comm_free(loom_comm *comm)
             break;
         }
     pthread_mutex_unlock(&world->lock);
+    loom_comm_leave_graphs(comm);
     world->transport->leave(comm);
     while (comm->spare) {
         loom_call *call = comm->spare;

@@ -42,6 +42,7 @@ loom_status loom_nccl_enter(const loom_comm *comm); /* makes its device the thre
 
 /* Rows of the transport's table. */
 loom_status loom_nccl_launch(loom_comm *comm, loom_call **first, loom_stream *stream);         /* nccl_calls.c */
+loom_status loom_nccl_watch_call(loom_comm *comm, const char *text, loom_stream *stream);      /* for its deadline; nccl_calls.c */
 loom_status loom_nccl_exchange(loom_comm *comm, const void *mine, void *all, size_t bytes);    /* nccl.c */
 loom_status loom_nccl_connect(loom_comm *comm, const int *peers, int count);                   /* nccl_lanes.c */
 

@@ -291,12 +291,18 @@ static void leave(loom_comm *comm)
     comm->state = NULL;
 }
 
-/* What runs on the device ends with it, so that streams go on and the caller gets to hear the reason. */
+/* What runs on the device ends with it, so that streams go on and the caller gets to hear the reason. Comms that share a graph fail together, and are told
+ * together to abort: each waits for the graph to end, which holds the others' calls too. Under the world's lock. */
 static void give_up(loom_comm *comm, loom_status status)
 {
     (void)status;
-    if (loom_nccl_enter(comm) >= 0)
-        close_communicators(comm);
+    if (loom_nccl_enter(comm) < 0)
+        return;
+    ncclGroupStart();
+    for (loom_comm *c = comm->world->comms; c; c = c->next)
+        if (c->state && atomic_load(&c->failed) < 0)
+            close_communicators(c);
+    ncclGroupEnd();
 }
 
 /* --- what ranks tell each other when comms are made --------------------------------------------------------------------------------------------- */
@@ -348,6 +354,7 @@ const loom_transport loom_transport_nccl = {
     .leave = leave,
     .give_up = give_up,
     .launch = loom_nccl_launch,
+    .launched = loom_nccl_watch_call,
     .split = split,
     .exchange = loom_nccl_exchange,
     .connect = loom_nccl_connect,

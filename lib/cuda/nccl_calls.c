@@ -1,6 +1,8 @@
 /* Calls of a comm, enqueued on CUDA streams. */
 #include "cuda/communicator.h"
 
+#include <stdio.h>
+
 #include "core/try.h"
 #include "cuda/module.h"
 
@@ -240,14 +242,26 @@ fail:
 
 static loom_status take_scratch(loom_comm *comm)
 {
-    if (nccl_of(comm)->scratch)
-        return LOOM_OK;
+    loom_status status = LOOM_OK;
+
+    if (nccl_of(comm)->scratch || (status = loom_graph_refuse(comm->world->device, "a comm's first barrier")) < 0)
+        return status;
     return loom_cuda_backend.alloc(comm->world->device, 64, (void **)&nccl_of(comm)->scratch);
+}
+
+loom_status loom_nccl_watch_call(loom_comm *comm, const char *text, loom_stream *stream)
+{
+    nccl_comm *n = nccl_of(comm);
+
+    if (comm->size == 1)
+        return LOOM_OK;
+    snprintf(n->last, sizeof n->last, "%s", text);
+    return loom_nccl_check_cuda(comm, cudaEventRecord(n->done, loom_cuda_stream_of(stream)), "cudaEventRecord");
 }
 
 loom_status loom_nccl_launch(loom_comm *comm, loom_call **first, loom_stream *stream)
 {
-    nccl_comm *n = nccl_of(comm);
+    char text[LOOM_CALL_TEXT];
     loom_status status;
 
     LOOM_TRY(loom_nccl_enter(comm));
@@ -258,8 +272,9 @@ loom_status loom_nccl_launch(loom_comm *comm, loom_call **first, loom_stream *st
         return loom_call_is_p2p((*first)->kind) ? LOOM_OK : copy_alone(*first, stream);
     *first = (*first)->next ? sort_by_tag(*first) : *first;
     LOOM_TRY(start_measured(*first, stream));
-    loom_call_describe(*first, n->last);
-    return loom_nccl_check_cuda(comm, cudaEventRecord(n->done, loom_cuda_stream_of(stream)), "cudaEventRecord");
+    if (comm->world->device->capture) /* nothing runs yet: launches of the graph are watched */
+        return LOOM_OK;
+    return loom_nccl_watch_call(comm, loom_call_describe(*first, text), stream);
 
 fail:
     return status;

@@ -70,18 +70,34 @@ static float *new_float(loom_comm *comm)
     return x;
 }
 
+static bool in_a_graph; /* what is called: replayed */
+
+static void call_and_wait(loom_comm *world, float *x, loom_stream *calls, loom_stream *compute)
+{
+    assert_ok(loom_all_reduce(world, x, x, 1, LOOM_F32, LOOM_SUM, calls));
+    assert_ok(loom_stream_follow(compute, calls));
+}
+
 /* Rank 0 first, until its device stands in the call; then, LATE_MS later, rank 1. Sleeps give lower bounds only. */
 static void rank_1_comes_late(loom_comm *world, loom_stream *calls, loom_stream *compute)
 {
     float *x = new_float(world);
+    loom_graph *graph = NULL;
 
+    if (in_a_graph) {
+        assert_ok(loom_graph_begin(compute));
+        call_and_wait(world, x, calls, compute);
+        assert_ok(loom_graph_end(compute, &graph));
+    }
     if (loom_comm_rank(world) == 1) {
         while (!atomic_load(rank_0_waits))
             usleep(1000);
         usleep(LATE_MS * 1000);
     }
-    assert_ok(loom_all_reduce(world, x, x, 1, LOOM_F32, LOOM_SUM, calls));
-    assert_ok(loom_stream_follow(compute, calls));
+    if (in_a_graph)
+        assert_ok(loom_graph_launch(graph, compute));
+    else
+        call_and_wait(world, x, calls, compute);
     for (int i = 0; i < 50 && loom_comm_rank(world) == 0; i++) {
         assert_int_equal(loom_stream_query(compute), LOOM_PENDING);
         usleep(1000);
@@ -89,6 +105,7 @@ static void rank_1_comes_late(loom_comm *world, loom_stream *calls, loom_stream 
     if (loom_comm_rank(world) == 0)
         atomic_store(rank_0_waits, 1);
     assert_ok(loom_stream_wait(compute));
+    loom_graph_close(graph);
     loom_free(loom_comm_device(world), x);
 }
 
@@ -117,13 +134,26 @@ static void on_the_axis_stream(loom_comm *world, loom_stream *stream)
     check_exposed(world, "dp");
 }
 
-static void a_late_peer_is_exposed_where_compute_waits_for_it(void **state)
+static void expect_exposed(bool replayed)
 {
-    (void)state;
+    in_a_graph = replayed;
     atomic_store(rank_0_waits, 0);
     on_ranks_with(&on_cuda, 2, on_its_own_stream);
     atomic_store(rank_0_waits, 0);
     on_ranks_with(&on_cuda, 2, on_the_axis_stream);
+    in_a_graph = false;
+}
+
+static void a_late_peer_is_exposed_where_compute_waits_for_it(void **state)
+{
+    (void)state;
+    expect_exposed(false);
+}
+
+static void a_late_peer_of_a_replay_is_exposed_alike(void **state)
+{
+    (void)state;
+    expect_exposed(true);
 }
 
 /* The call is late all the same, and nothing waits for it but another stream of an axis. */
@@ -154,6 +184,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(spans_are_ranges_under_the_traces_names),
         cmocka_unit_test(a_late_peer_is_exposed_where_compute_waits_for_it),
+        cmocka_unit_test(a_late_peer_of_a_replay_is_exposed_alike),
         cmocka_unit_test(a_late_peer_is_not_exposed_beside_compute),
     };
 
