@@ -76,6 +76,15 @@ static void print_memory(const loom_device *device)
     printf("  %-12s %12s\n", "peak", human_bytes(ledger.peak_total, text));
 }
 
+/* On processors nobody expects any. */
+static void print_graphs(const gpt_trainer *t)
+{
+    const char *obstacle = gpt_replay_obstacle(t);
+
+    if (loom_device_captures(t->device))
+        printf("graphs   %s%s\n", obstacle ? "none: " : "forward and backward are captured in the second step, and replayed from then on", obstacle ? obstacle : "");
+}
+
 void gpt_report_start(const gpt_trainer *t)
 {
     char *groups;
@@ -90,6 +99,7 @@ void gpt_report_start(const gpt_trainer *t)
     }
     printf("kernels  %s, GEMM by %s, %d thread%s a rank; transport %s\n", t->kernels->isa, t->kernels->gemm_library,
            loom_device_threads(t->device), loom_device_threads(t->device) == 1 ? "" : "s", loom_comm_transport(t->world));
+    print_graphs(t);
     printf("memory   of rank 0\n");
     print_memory(t->device);
     fflush(stdout);

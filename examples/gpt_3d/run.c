@@ -102,6 +102,7 @@ static void read_train(run_reader *r)
 {
     const loom_node *map = loom_read_map(r->reader, r->root, "train");
     gpt_run *run = r->run;
+    bool graphs = true;
 
     run->train.steps = 100;
     run->train.global_batch = 8;
@@ -118,6 +119,8 @@ static void read_train(run_reader *r)
     loom_read_f64(r->reader, map, "lr", 0, 1e6, &run->train.lr);
     run->train.min_lr = run->train.lr / 10;
     loom_read_f64(r->reader, map, "min_lr", 0, 1e6, &run->train.min_lr);
+    loom_read_bool(r->reader, map, "graphs", &graphs);
+    run->train.eager = !graphs;
     read_adamw(r, map);
     if (run->model.positions == LOOM_LEARNED && run->model.seq > 0 && run->train.seq > run->model.seq)
         loom_reader_problem(r->reader, loom_node_get(map, "seq"), "seq %lld: the model has %lld learned positions",

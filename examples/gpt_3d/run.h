@@ -20,6 +20,7 @@ typedef struct gpt_run {
         int64_t steps, global_batch, micro_batch, seq, warmup, seed; /* seq: as the data has it; ranks may hold padding behind it */
         double lr, min_lr;
         loom_adamw_config adamw;
+        bool eager; /* enqueues each step anew, also where a graph could be replayed */
     } train;
     loom_ep_config experts; /* how tokens reach them */
     loom_layout layout; /* resolved and checked for the world; not yet when it is to be planned */

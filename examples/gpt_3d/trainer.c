@@ -152,6 +152,7 @@ void gpt_trainer_close(gpt_trainer *t)
 {
     if (!t)
         return;
+    loom_graph_close(t->replay.graph);
     loom_pipeline_close(t->pipeline);
     gpt_stage_close(t->stage);
     loom_dp_close(t->dp);
@@ -229,16 +230,8 @@ loom_status gpt_trainer_load_batch(gpt_trainer *t, int64_t step)
 
 loom_status gpt_trainer_forward_backward(gpt_trainer *t)
 {
-    bool plain = !t->run->data.packed && loom_layout_padded_seq(&t->run->layout, t->run->layout.seq) == t->run->layout.seq;
-    gpt_batch batch = {.tokens = t->ids[GPT_TOKENS],
-                       .targets = t->ids[GPT_TARGETS],
-                       .positions = plain ? NULL : t->ids[GPT_ROWS],
-                       .documents = t->run->data.packed ? t->ids[GPT_DOCUMENTS] : NULL,
-                       .counted = t->counted};
-
-    TRY(gpt_stage_begin(t->stage, &batch));
-    TRY(loom_dp_begin(t->dp));
-    return loom_pipeline_step(t->pipeline);
+    TRY(gpt_replay_run(t));
+    return loom_stream_wait(t->compute);
 }
 
 /* The losses of all ranks that have a head, each token once: tp ranks hold the same, so only the first of them says it. */
@@ -250,14 +243,14 @@ static loom_status sum_loss(gpt_trainer *t, double *loss)
     return LOOM_OK;
 }
 
-/* What the stage did, as bars of the trace; messages are on tracks of their own. */
+/* What the stage did, as bars of the trace; messages are on tracks of their own. A replay is one bar, its span. */
 static void trace_actions(gpt_trainer *t)
 {
     int count;
     const loom_pipeline_time *time = loom_pipeline_times(t->pipeline, &count);
     char name[32];
 
-    if (!loom_monitor_traces(t->monitor))
+    if (!loom_monitor_traces(t->monitor) || t->replay.replayed)
         return;
     for (int i = 0; i < count; i++) {
         const loom_pipeline_time *a = &time[i];

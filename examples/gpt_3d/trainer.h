@@ -2,6 +2,7 @@
 #ifndef GPT_3D_TRAINER_H
 #define GPT_3D_TRAINER_H
 
+#include "replay.h"
 #include "run.h"
 #include "stage.h"
 
@@ -21,6 +22,7 @@ typedef struct gpt_trainer {
     loom_dp *dp;
     loom_pipeline *pipeline;
     loom_monitor *monitor;
+    gpt_replay replay;
     gpt_data data;
     int32_t *local[GPT_IDS]; /* of one step on this rank: of every sequence the part that lies here; in memory of the host */
     int32_t *ids[GPT_IDS];   /* the same where kernels can read it: on CPU the very same */

@@ -44,6 +44,9 @@ LOOM_API loom_status loom_dp_values_changed(loom_dp *dp);
  * gradient group say it in the same order. What was not said is reduced by finish. Padding of a parameter needs no care: its gradient counts as 0. */
 LOOM_API loom_status loom_dp_begin(loom_dp *dp); /* zeroes gradients */
 LOOM_API loom_status loom_dp_ready(loom_dp *dp, loom_param *const *params, int count);
+/* A graph (device.h) that was captured from begin to the last ready, of the same step's backward as the last one here, is launched: what it does again, zeroing and
+ * reducing, counts as begun and said. In place of begin and ready; finish follows. */
+LOOM_API loom_status loom_dp_replayed(loom_dp *dp);
 
 typedef struct loom_dp_result {
     double grad_norm; /* of the gradient divided by `divisor`, before clipping; every weight counts once, whatever tp, pp, ep, dp do with it */

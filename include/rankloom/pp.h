@@ -33,6 +33,9 @@ LOOM_API void loom_pipeline_close(loom_pipeline *pipeline); /* accepts NULL */
  * The first failure (of a callback, or of a message: LOOM_E_PEER, LOOM_E_MISMATCH) ends the step with a message that says in which action;
  * the pipeline is then only good for loom_pipeline_close(), and other stages end when their messages do, at the latest at the comm's deadline. */
 LOOM_API loom_status loom_pipeline_step(loom_pipeline *pipeline);
+/* The same without the wait at its end: where streams run by themselves it returns when all is enqueued, and what follows on the compute stream comes after
+ * it. So a graph can have it (device.h). Times are of the enqueueing then. */
+LOOM_API loom_status loom_pipeline_enqueue(loom_pipeline *pipeline);
 
 /* What the last step did, action by action, in order: for the trace, and to compare with the simulated order. Borrowed. */
 typedef struct loom_pipeline_time {

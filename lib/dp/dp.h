@@ -11,6 +11,7 @@ typedef struct loom_dp_bucket {
     int first, last;      /* its parameters: [first, last) of the class */
     int waiting;          /* how many of them are not complete yet, in this step */
     bool launched;
+    bool early;   /* launched in the backward of the last step that was begun */
 } loom_dp_bucket;
 
 /* A run of elements that are treated alike: by the optimizer (same decay), or all counted in the norm. */

@@ -72,7 +72,7 @@ loom_status loom_dp_begin(loom_dp *dp)
             c->complete[i] = false;
         for (loom_dp_bucket *b = c->bucket; b < c->bucket + c->buckets; b++) {
             b->waiting = b->last - b->first;
-            b->launched = false;
+            b->launched = b->early = false;
         }
     }
     dp->in_step = true;
@@ -100,7 +100,8 @@ static loom_status ready(loom_dp *dp, const loom_param *param)
     if (c->complete[place->index])
         return loom_fail(LOOM_E_INVALID, "%s was said to be complete twice in one step", param->shard.name);
     c->complete[place->index] = true;
-    return --b->waiting == 0 && may_start_early(dp, c) ? launch(dp, c, b) : LOOM_OK;
+    b->early = --b->waiting == 0 && may_start_early(dp, c);
+    return b->early ? launch(dp, c, b) : LOOM_OK;
 }
 
 loom_status loom_dp_ready(loom_dp *dp, loom_param *const *params, int count)
@@ -112,6 +113,17 @@ loom_status loom_dp_ready(loom_dp *dp, loom_param *const *params, int count)
     for (int i = 0; i < count; i++)
         if ((status = ready(dp, params[i])) < 0)
             return status;
+    return LOOM_OK;
+}
+
+loom_status loom_dp_replayed(loom_dp *dp)
+{
+    if (dp->in_step)
+        return loom_fail(LOOM_E_INVALID, "loom_dp_replayed() in a step; the graph begins one");
+    for (loom_dp_class *c = dp->class_; c < dp->class_ + dp->classes; c++)
+        for (loom_dp_bucket *b = c->bucket; b < c->bucket + c->buckets; b++)
+            b->launched = b->early;
+    dp->in_step = true;
     return LOOM_OK;
 }
 

@@ -256,19 +256,24 @@ static loom_status drain(loom_pipeline *p)
     return status;
 }
 
-loom_status loom_pipeline_step(loom_pipeline *p)
+loom_status loom_pipeline_enqueue(loom_pipeline *p)
 {
     loom_status status;
 
     p->wait_s = 0;
     for (int i = 0; i < p->plan.steps; i++)
         LOOM_TRY(run_step(p, i));
-    if (p->plan.steps > 0)
-        LOOM_TRY(drain(p));
-    return loom_stream_wait(p->compute);
+    return p->plan.steps > 0 ? drain(p) : LOOM_OK;
 
 fail:
     return status;
+}
+
+loom_status loom_pipeline_step(loom_pipeline *p)
+{
+    loom_status status = loom_pipeline_enqueue(p);
+
+    return status < 0 ? status : loom_stream_wait(p->compute);
 }
 
 /* --- what it did ------------------------------------------------------------------------------------------------------- */
