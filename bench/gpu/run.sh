@@ -96,6 +96,7 @@ device: cuda
 output: {sample: 0, save: false}
 Y
 sed 's/layers: 12, hidden: 768, heads: 12, ffn: 3072/layers: 48, hidden: 1600, heads: 25, ffn: 6400/; s/_batch: 8/_batch: 4/g' "$out/gpt2.yaml" >"$out/gpt2-xl.yaml"
+sed 's/train: {/train: {graphs: false, /' "$out/gpt2.yaml" >"$out/gpt2-eager.yaml"
 cat >"$out/llama.yaml" <<'Y'
 model: {family: llama, vocab: 128256, layers: 4, hidden: 4096, heads: 32, kv_heads: 8, ffn: 14336, seq: 4096, tied_embeddings: false}
 data: {path: data.txt, tokenizer: bytes}
@@ -108,6 +109,7 @@ for math in ${RANKLOOM_CUDA_MATH:-f32 tf32 bf16 fp8}; do
     export RANKLOOM_CUDA_MATH=$math
     speed "GPT-2 124M" 124e6 "$out/gpt2.yaml"
     peer $math gpt2 12 768 12 12 3072 50257 8 1024
+    speed "GPT-2 124M, each step enqueued anew" 124e6 "$out/gpt2-eager.yaml"
     speed "GPT-2 1.5B" 1.56e9 "$out/gpt2-xl.yaml"
     peer $math gpt2 48 1600 25 25 6400 50257 4 1024
     speed "4 layers of Llama 3 8B" 1.92e9 "$out/llama.yaml"
@@ -117,7 +119,7 @@ done
 if command -v compute-sanitizer >/dev/null; then
     say "compute-sanitizer"
     for tool in memcheck racecheck synccheck initcheck; do
-        part "$tool" compute-sanitizer --tool $tool --error-exitcode 1 "$build/examples/gpt_3d/gpt_3d" "$out/tiny.yaml" train.steps=1
+        part "$tool" compute-sanitizer --tool $tool --error-exitcode 1 "$build/examples/gpt_3d/gpt_3d" "$out/tiny.yaml" train.steps=3 # the last is a replay
     done
 fi
 say "report: $out/report.txt"
