@@ -39,6 +39,13 @@ LOOM_API loom_status loom_comm_split(loom_comm *parent, int color, int key, cons
  * calls; ranks in one group give the same list. Works on dry worlds; the mesh uses only this one. */
 LOOM_API loom_status loom_comm_create(loom_comm *parent, const int *members, int count, const char *name, loom_comm **comm);
 
+/* Memory that will travel on `comm` again and again, so that it may go without a copy on its way. Collective over `comm`, after loom_comm_connect(): each rank names a block
+ * of loom_alloc_for_comm() as it was handed out, or NULL if it has none. `symmetric`: all ranks' blocks are alike, and in every call all name the same place in theirs
+ * (so not in place in reduce_scatter and all_gather). Of calls on `comm` both what is sent and where it is received has to be registered, or neither, on all
+ * ranks alike. A hint: where nothing is to be gained (CPU, RANKLOOM_REGISTER=false, a block that is
+ * not fit for it on some rank) nothing happens, and RANKLOOM_LOG=info says so. The comm keeps no hold on the block: loom_free() and
+ * loom_comm_free() undo it in either order. */
+LOOM_API loom_status loom_comm_register(loom_comm *comm, void *memory, bool symmetric);
 LOOM_API void loom_comm_free(loom_comm *comm); /* accepts NULL; safe after an error, when it waits for nobody; not collective */
 LOOM_API int loom_comm_rank(const loom_comm *comm);
 LOOM_API int loom_comm_size(const loom_comm *comm);

@@ -35,6 +35,9 @@ LOOM_API int loom_device_threads(const loom_device *device);
 /* `bytes` of zeroed memory aligned to 64, or NULL in *memory when bytes is 0. The caller frees with loom_free().
  * On LOOM_DRY the pointer is an address that must never be read or written. */
 LOOM_API loom_status loom_alloc(loom_device *device, size_t bytes, loom_memory_use use, void **memory);
+/* The same for memory that loom_comm_register() will hear of; a device may take it from elsewhere. It can take longer than loom_alloc() and take more than was
+ * asked for: at set-up, not in a step. */
+LOOM_API loom_status loom_alloc_for_comm(loom_device *device, size_t bytes, loom_memory_use use, void **memory);
 LOOM_API void loom_free(loom_device *device, void *memory); /* accepts NULL */
 
 /* Memory of the host for what is copied to or from `device`, aligned to 64 and zeroed; on CUDA it is pinned, so that copies run beside compute. NULL in

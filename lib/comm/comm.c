@@ -552,6 +552,13 @@ loom_status loom_comm_connect(loom_comm *comm, const int *peers, int count)
     return comm->world->transport->connect ? comm->world->transport->connect(comm, peers, count) : LOOM_OK;
 }
 
+loom_status loom_comm_register(loom_comm *comm, void *memory, bool symmetric)
+{
+    if (atomic_load(&comm->failed) < 0)
+        return failure_of(comm);
+    return comm->world->transport->enlist ? comm->world->transport->enlist(comm, memory, symmetric) : LOOM_OK;
+}
+
 loom_status loom_comm_exchange(loom_comm *comm, const void *mine, void *all, size_t bytes)
 {
     loom_call call = {.kind = LOOM_CALL_SPLIT, .dtype = LOOM_U8, .send = mine, .recv = all, .count = bytes};

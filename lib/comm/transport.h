@@ -59,6 +59,7 @@ typedef struct loom_transport {
     loom_status (*split)(loom_comm *parent, loom_comm *comm, int first);
     loom_status (*exchange)(loom_comm *comm, const void *mine, void *all, size_t bytes); /* all_gather of host memory */
     loom_status (*connect)(loom_comm *comm, const int *peers, int count);                /* NULL: needs none */
+    loom_status (*enlist)(loom_comm *comm, void *memory, bool symmetric);                /* NULL: nothing to gain */
 } loom_transport;
 
 extern const loom_transport loom_transport_shm, loom_transport_tcp, loom_transport_dry;

@@ -47,6 +47,9 @@ static const loom_setting_row table[LOOM_SETTINGS] = {
     [LOOM_SETTING_CUDA_MODULE] = {"RANKLOOM_CUDA_MODULE", "path", "",
                                   "The CUDA module to load, without asking whether there is a driver first. Not set: librankloom_cuda.so beside the "
                                   "library or program, then where the dynamic linker looks."},
+    [LOOM_SETTING_REGISTER] = {"RANKLOOM_REGISTER", "true|false", "true",
+                               "Whether gradients, weights and messages lie in memory of NCCL's on GPUs, and communicators are told of it, so that they "
+                               "travel without a copy where the machine can do that."},
 };
 
 static const kind kinds[LOOM_SETTINGS] = {
@@ -56,6 +59,7 @@ static const kind kinds[LOOM_SETTINGS] = {
     [LOOM_SETTING_ISA] = CHOICE,        [LOOM_SETTING_GEMM] = CHOICE,
     [LOOM_SETTING_CUDA_MATH] = CHOICE,   [LOOM_SETTING_TP_CHUNKS] = INTEGER,
     [LOOM_SETTING_STORE_PROBE_OLD] = BOOLEAN, [LOOM_SETTING_CUDA_MODULE] = TEXT,
+    [LOOM_SETTING_REGISTER] = BOOLEAN,
 };
 
 const loom_setting_row *loom_settings_table(size_t *count)

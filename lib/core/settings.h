@@ -19,6 +19,7 @@ typedef enum loom_setting {
     LOOM_SETTING_TP_CHUNKS,
     LOOM_SETTING_STORE_PROBE_OLD,
     LOOM_SETTING_CUDA_MODULE,
+    LOOM_SETTING_REGISTER,
     LOOM_SETTINGS,
 } loom_setting;
 

@@ -40,10 +40,14 @@ loom_status loom_nccl_settle(const loom_comm *comm, ncclComm_t c, ncclResult_t r
 loom_status loom_nccl_check_cuda(const loom_comm *comm, cudaError_t code, const char *what);
 loom_status loom_nccl_enter(const loom_comm *comm); /* makes its device the thread's */
 
+/* What `c` knows of registered memory, before it is closed (registered.c). */
+void loom_nccl_forget(const loom_comm *comm, ncclComm_t c, bool aborted);
+
 /* Rows of the transport's table. */
 loom_status loom_nccl_launch(loom_comm *comm, loom_call **first, loom_stream *stream);         /* nccl_calls.c */
 loom_status loom_nccl_watch_call(loom_comm *comm, const char *text, loom_stream *stream);      /* for its deadline; nccl_calls.c */
 loom_status loom_nccl_exchange(loom_comm *comm, const void *mine, void *all, size_t bytes);    /* nccl.c */
 loom_status loom_nccl_connect(loom_comm *comm, const int *peers, int count);                   /* nccl_lanes.c */
+loom_status loom_nccl_enlist(loom_comm *comm, void *memory, bool symmetric);                   /* registered.c */
 
 #endif

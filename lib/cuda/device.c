@@ -5,8 +5,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "core/settings.h"
 #include "core/try.h"
 #include "cuda/module.h"
+#include "cuda/registered.h"
 
 /* --- failures ------------------------------------------------------------------------------------------------------------ */
 
@@ -108,6 +110,7 @@ static loom_status device_open(loom_device *device, const loom_device_config *co
     device->native = d;
     device->threads = 1; /* of the host; kernels bring their own */
     load_kernels_early();
+    LOOM_TRY(loom_setting_bool(LOOM_SETTING_REGISTER, &d->registers));
     LOOM_TRY(find_device(device, d->ordinal));
     LOOM_TRY(loom_cuda_enter(device));
     LOOM_TRY(loom_cuda_check(device, cudaDeviceGetStreamPriorityRange(&d->priority_least, &d->priority_greatest),
@@ -126,6 +129,8 @@ static void device_close(loom_device *device)
 
     if (!d)
         return;
+    if (d->frees)
+        loom_cuda_registered_visit(device, true);
     if (d->allocations)
         cudaStreamDestroy(d->allocations);
     if (d->frees)
@@ -160,20 +165,37 @@ fail:
     return status;
 }
 
-/* Work that is queued now may still use the block: it goes back to the pool behind all of it. Failures of the runtime have nowhere to go here; the
- * next wait of a stream reports them. */
-static void device_free(loom_device *device, void *memory)
+static loom_status alloc_for_comm(loom_device *device, size_t bytes, void **memory)
+{
+    loom_status status;
+
+    LOOM_TRY(loom_cuda_enter(device));
+    LOOM_TRY(loom_cuda_registered_alloc(device, bytes, memory));
+    return *memory ? LOOM_OK : device_alloc(device, bytes, memory);
+
+fail:
+    return status;
+}
+
+/* Failures of the runtime have nowhere to go here; the next wait of a stream reports them. */
+void loom_cuda_frees_follow_all(loom_device *device)
 {
     loom_cuda_device *d = loom_cuda_of(device);
 
-    if (loom_cuda_enter(device) < 0)
-        return;
     pthread_mutex_lock(&d->lock);
     for (loom_cuda_stream *s = d->streams; s; s = s->next)
         if (cudaEventRecord(s->mark, loom_cuda_stream_of(&s->base)) == cudaSuccess)
             cudaStreamWaitEvent(d->frees, s->mark, 0);
     pthread_mutex_unlock(&d->lock);
-    cudaFreeAsync(memory, d->frees);
+}
+
+/* Work that is queued now may still use the block: it goes back behind all of it. */
+static void device_free(loom_device *device, void *memory)
+{
+    if (loom_cuda_enter(device) < 0 || loom_cuda_registered_free(device, memory))
+        return;
+    loom_cuda_frees_follow_all(device);
+    cudaFreeAsync(memory, loom_cuda_of(device)->frees);
 }
 
 static loom_status host_alloc(loom_device *device, size_t bytes, void **memory)
@@ -201,6 +223,7 @@ const loom_backend loom_cuda_backend = {
     .open = device_open,
     .close = device_close,
     .alloc = device_alloc,
+    .alloc_for_comm = alloc_for_comm,
     .free = device_free,
     .host_alloc = host_alloc,
     .host_free = host_free,

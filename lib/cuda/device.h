@@ -35,7 +35,9 @@ typedef struct loom_cuda_device {
     cudaMemPool_t pool;
     cudaStream_t allocations, frees; /* two: a free comes behind all that is queued, and an allocation may not wait for that */
     int priority_least, priority_greatest;
+    bool registers;       /* memory for comms comes from NCCL; registered.h */
     pthread_mutex_t lock; /* of the lists */
+    struct loom_cuda_block *blocks; /* of NCCL's memory */
     struct loom_cuda_stream *streams;
     loom_cuda_account *accounts;
     loom_cuda_wait *waits, **last_wait; /* not yet added up, in order */
@@ -62,6 +64,9 @@ typedef struct loom_cuda_event {
 
 /* "CUDA device 0: <what>: out of memory (cudaErrorMemoryAllocation)", with the status that fits; LOOM_OK when `code` is no failure. */
 loom_status loom_cuda_check(const loom_device *device, cudaError_t code, const char *what, ...) LOOM_PRINTF(3, 4);
+
+/* What is enqueued on d->frees from here on comes behind everything that is queued on any stream now. */
+void loom_cuda_frees_follow_all(loom_device *device);
 
 /* Waits until `stream` has nothing left to do, with an eye on the peers' deadlines (device/watch.h). `name` is for the message. */
 loom_status loom_cuda_settle(loom_device *device, cudaStream_t stream, const char *name);

@@ -255,9 +255,14 @@ static void finish_calls(const loom_comm *comm)
 /* NCCL destroys a communicator when its calls are over; in a broken world that may be never. */
 static void close_communicator(const loom_comm *comm, ncclComm_t *c)
 {
-    if (*c && atomic_load(&comm->world->broken))
+    bool broken = atomic_load(&comm->world->broken);
+
+    if (!*c)
+        return;
+    loom_nccl_forget(comm, *c, broken);
+    if (broken)
         ncclCommAbort(*c);
-    else if (*c)
+    else
         ncclCommDestroy(*c);
     *c = NULL;
 }
@@ -358,4 +363,5 @@ const loom_transport loom_transport_nccl = {
     .split = split,
     .exchange = loom_nccl_exchange,
     .connect = loom_nccl_connect,
+    .enlist = loom_nccl_enlist,
 };

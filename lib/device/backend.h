@@ -15,7 +15,8 @@ typedef struct loom_backend {
     loom_status (*open)(loom_device *device, const loom_device_config *config);
     void (*close)(loom_device *device);                                     /* accepts half-open */
     loom_status (*alloc)(loom_device *device, size_t bytes, void **memory); /* zeroed, aligned to 64; bytes > 0 */
-    void (*free)(loom_device *device, void *memory);
+    loom_status (*alloc_for_comm)(loom_device *device, size_t bytes, void **memory); /* NULL: alloc */
+    void (*free)(loom_device *device, void *memory);                                  /* of either */
     loom_status (*host_alloc)(loom_device *device, size_t bytes, void **memory); /* NULL: any memory of the host does */
     void (*host_free)(loom_device *device, void *memory);
 

@@ -74,7 +74,9 @@ int loom_device_threads(const loom_device *device)
     return device->threads;
 }
 
-loom_status loom_alloc(loom_device *device, size_t bytes, loom_memory_use use, void **memory)
+typedef loom_status alloc_fn(loom_device *device, size_t bytes, void **memory);
+
+static loom_status alloc_with(alloc_fn *alloc, loom_device *device, size_t bytes, loom_memory_use use, void **memory)
 {
     loom_status status;
     void *block;
@@ -91,7 +93,7 @@ loom_status loom_alloc(loom_device *device, size_t bytes, loom_memory_use use, v
         return status;
     bytes = (bytes + 63) / 64 * 64;
     pthread_mutex_lock(&device->lock);
-    status = device->backend->alloc(device, bytes, &block);
+    status = alloc(device, bytes, &block);
     if (status >= 0 && (status = loom_blocks_add(&device->blocks, block, bytes, use)) < 0)
         device->backend->free(device, block);
     pthread_mutex_unlock(&device->lock);
@@ -99,6 +101,18 @@ loom_status loom_alloc(loom_device *device, size_t bytes, loom_memory_use use, v
         return loom_fail(status, "%zu bytes for %s: %s", bytes, loom_memory_use_name(use), loom_last_error());
     *memory = block;
     return LOOM_OK;
+}
+
+loom_status loom_alloc(loom_device *device, size_t bytes, loom_memory_use use, void **memory)
+{
+    return alloc_with(device->backend->alloc, device, bytes, use, memory);
+}
+
+loom_status loom_alloc_for_comm(loom_device *device, size_t bytes, loom_memory_use use, void **memory)
+{
+    const loom_backend *backend = device->backend;
+
+    return alloc_with(backend->alloc_for_comm ? backend->alloc_for_comm : backend->alloc, device, bytes, use, memory);
 }
 
 void loom_free(loom_device *device, void *memory)

@@ -40,8 +40,8 @@ static loom_status allocate(loom_dp *dp, loom_dp_class *c)
     size_t all = (size_t)c->count * sizeof(float), state = dp->zero1 ? all / (size_t)c->parts : all;
     loom_status status;
 
-    LOOM_TRY(loom_alloc(dp->device, all, LOOM_MEM_WEIGHTS, (void **)&c->value));
-    LOOM_TRY(loom_alloc(dp->device, all, LOOM_MEM_GRADIENTS, (void **)&c->gradient));
+    LOOM_TRY(loom_alloc_for_comm(dp->device, all, LOOM_MEM_WEIGHTS, (void **)&c->value));
+    LOOM_TRY(loom_alloc_for_comm(dp->device, all, LOOM_MEM_GRADIENTS, (void **)&c->gradient));
     LOOM_TRY(loom_alloc(dp->device, state, LOOM_MEM_OPTIMIZER, (void **)&c->m));
     LOOM_TRY(loom_alloc(dp->device, state, LOOM_MEM_OPTIMIZER, (void **)&c->v));
     for (int i = 0; i < c->params; i++) {
@@ -49,6 +49,25 @@ static loom_status allocate(loom_dp *dp, loom_dp_class *c)
         c->param[i]->gradient = c->gradient + c->offset[i];
     }
     return LOOM_OK;
+
+fail:
+    return status;
+}
+
+static loom_status register_with(loom_comm *comm, float *memory, bool symmetric)
+{
+    return comm ? loom_comm_register(comm, memory, symmetric) : LOOM_OK;
+}
+
+/* Under ZeRO slices are reduced and gathered in place; of tied copies the two stages may have other classes before them in memory. */
+static loom_status register_class(const loom_dp *dp, const loom_dp_class *c)
+{
+    loom_status status;
+
+    LOOM_TRY(register_with(c->reduce, c->gradient, !dp->zero1));
+    LOOM_TRY(register_with(c->holders, c->gradient, true));
+    LOOM_TRY(register_with(c->tied, c->gradient, false));
+    return dp->zero1 ? register_with(c->reduce, c->value, false) : LOOM_OK;
 
 fail:
     return status;
@@ -77,6 +96,8 @@ loom_status loom_dp_open(loom_mesh *mesh, const loom_param_list *params, const l
     LOOM_TRY(loom_dp_lay_out(dp, params));
     for (int i = 0; i < dp->classes; i++)
         LOOM_TRY(allocate(dp, &dp->class_[i]));
+    for (int i = 0; i < dp->classes; i++)
+        LOOM_TRY(register_class(dp, &dp->class_[i]));
     LOOM_TRY(loom_alloc(dp->device, LOOM_REDUCTION_SUMS * sizeof(double), LOOM_MEM_OTHER, (void **)&dp->sums));
     LOOM_TRY(loom_alloc(dp->device, sizeof(float), LOOM_MEM_OTHER, (void **)&dp->scale));
     LOOM_TRY(loom_stream_open(dp->device, LOOM_STREAM_INLINE, "dp", &dp->reduce));

@@ -65,8 +65,8 @@ static loom_status open_buffers(loom_pipeline *p)
     p->time = calloc((size_t)p->plan.steps + 1, sizeof *p->time);
     if (!p->buffer || !p->time)
         return loom_fail(LOOM_E_MEMORY, "no memory for the pipeline's tables");
-    LOOM_TRY(loom_alloc(device, (size_t)activations * each * sizeof(float), LOOM_MEM_ACTIVATIONS, (void **)&p->activations));
-    LOOM_TRY(loom_alloc(device, (size_t)messages * each * sizeof(float), LOOM_MEM_COMM, (void **)&p->messages));
+    LOOM_TRY(loom_alloc_for_comm(device, (size_t)activations * each * sizeof(float), LOOM_MEM_ACTIVATIONS, (void **)&p->activations));
+    LOOM_TRY(loom_alloc_for_comm(device, (size_t)messages * each * sizeof(float), LOOM_MEM_COMM, (void **)&p->messages));
     for (int i = 0; i < p->plan.buffers; i++) {
         message_buffer *b = &p->buffer[i];
         float *pool = p->plan.use[i] == LOOM_BUFFER_INPUT ? p->activations : p->messages;
@@ -97,6 +97,15 @@ static loom_status connect_neighbours(const loom_pipeline *p, const loom_schedul
     return loom_comm_connect(p->mesh->axis[LOOM_AXIS_PP], peers, count);
 }
 
+/* Messages go from one of these into the other. */
+static loom_status register_buffers(const loom_pipeline *p)
+{
+    loom_comm *pp = p->mesh->axis[LOOM_AXIS_PP];
+    loom_status status = loom_comm_register(pp, p->activations, false);
+
+    return status < 0 ? status : loom_comm_register(pp, p->messages, false);
+}
+
 loom_status loom_pipeline_open(loom_mesh *mesh, const loom_schedule *schedule, size_t boundary, const loom_stage_ops *ops, loom_stream *compute,
                                loom_pipeline **pipeline)
 {
@@ -117,6 +126,7 @@ loom_status loom_pipeline_open(loom_mesh *mesh, const loom_schedule *schedule, s
     LOOM_TRY(check_ops(&p->plan, ops));
     LOOM_TRY(open_buffers(p));
     LOOM_TRY(connect_neighbours(p, schedule, stage));
+    LOOM_TRY(register_buffers(p));
     *pipeline = p;
     return LOOM_OK;
 

@@ -59,6 +59,7 @@ static ncclComm_t join(double_fd segment, int fd, int rank, int size)
     comm->fd = fd;
     comm->segment = map_segment(segment);
     double_arena_get_name(&comm->segment->ranks[rank].arena);
+    double_comm_list(comm);
     atomic_store(&comm->segment->ranks[rank].arrived, 1);
     return comm;
 }
@@ -169,6 +170,8 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
             end_split(comm);
         else
             *error = ncclInProgress;
+    } else if (double_window_is_under_way(comm)) {
+        *error = ncclInProgress;
     }
     return ncclSuccess;
 }
@@ -213,6 +216,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
         fprintf(stderr, "double of NCCL, rank %d of %d: ncclCommDestroy would hang: %s; it has to be aborted\n", comm->rank, comm->size, why);
         abort();
     }
+    double_comm_unlist(comm, false);
     double_comm_drop(comm);
     return ncclSuccess;
 }
@@ -224,6 +228,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
     atomic_store(&comm->segment->ranks[comm->rank].aborted, 1);
     if (comm->split_into)
         close(comm->split_fd);
+    double_comm_unlist(comm, true);
     double_comm_drop(comm);
     return ncclSuccess;
 }

@@ -14,11 +14,23 @@ typedef struct double_fd {
     int pid, fd;
 } double_fd;
 
+/* What a communicator knows of some memory. */
+typedef struct double_known {
+    int32_t registered, symmetric; /* 1 or 0 */
+    uint64_t offset;               /* from where the registration begins */
+} double_known;
+
 /* What a rank calls, for its peers to compare and to read from. */
 typedef struct double_post {
     int32_t kind, type, op, root, of_graph;
     uint64_t count, send; /* offset in the poster's arena */
+    double_known known[2]; /* whether the communicator knows what is sent and received */
 } double_post;
+
+typedef struct double_window_post {
+    uint64_t bytes;
+    int32_t flags;
+} double_window_post;
 
 typedef struct double_split {
     int32_t color, key;
@@ -32,6 +44,8 @@ typedef struct double_rank {
     double_post post;
     _Atomic uint64_t split_posted;
     double_split split[2];
+    _Atomic uint64_t windows_posted;
+    double_window_post window[2];
     _Atomic uint64_t stuck; /* its device waits in this communicator for a peer */
     _Atomic int aborted;
 } double_rank;
@@ -66,7 +80,22 @@ struct ncclComm {
     ncclComm_t *split_into;
     uint64_t splits;
     int split_fd;
+
+    /* registered.c; the host's */
+    struct double_registration *registrations;
+    uint64_t windows;
+    ncclWindow_t *window_into; /* of one under way */
+    struct double_registration *window_made;
+    ncclComm_t next; /* of the process */
 };
+
+/* registered.c */
+void double_comm_list(ncclComm_t comm);
+void double_comm_unlist(ncclComm_t comm, bool aborted); /* ends the process where registrations are left and it was not aborted */
+double_known double_find_registration(ncclComm_t comm, const void *pointer, size_t bytes);
+bool double_window_is_under_way(ncclComm_t comm); /* goes on with it, if it is */
+
+void double_comm_fail(ncclComm_t comm, ncclResult_t error, const char *words);
 
 void double_comm_drop(ncclComm_t comm);
 

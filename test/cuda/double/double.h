@@ -71,6 +71,9 @@ extern "C"
 void double_memory_open(void);  /* the device's thread is about to run work */
 void double_memory_shut(void);  /* … and has nothing to do */
 bool double_is_device(const void *pointer, size_t bytes);
+bool double_is_nccl(const void *pointer, size_t bytes);
+void *double_take_now(size_t bytes); /* of NCCL's memory; both in no stream's order */
+void double_give_now(void *pointer);
 
 typedef struct double_arena_name {
     int pid, fd;

@@ -11,13 +11,13 @@
 
 #include "core/poison.h"
 
-enum { ALIGN = 256, NOBODYS_BYTES = 256 }; /* between two blocks */
+enum { ALIGN = 256, NOBODYS_BYTES = 256 /* between two blocks */, NCCL_ALIGN = 4096 };
 static const uint64_t ARENA_BYTES = UINT64_C(1) << 36;
 
 typedef struct block {
     struct block *next;
     uint64_t offset, bytes, room;
-    bool free;
+    bool free, nccl; /* nccl: of ncclMemAlloc, which has pages of its own */
     cudaEvent_t gone; /* where its free is queued; NULL: there is none */
     uint64_t takes;   /* a free that comes after another take is none any more */
 } block;
@@ -73,10 +73,10 @@ void double_memory_shut(void)
 /* --- blocks -------------------------------------------------------------------------------------------------------------------- */
 
 /* `waits`: also one whose free is still queued, if there is no other. */
-static block *find_free(uint64_t room, bool waits)
+static block *find_free(uint64_t room, bool waits, bool nccl)
 {
     for (block *b = arena.blocks; b; b = b->next)
-        if (b->free && b->room == room)
+        if (b->free && b->room == room && b->nccl == nccl)
             return b;
     for (block *b = arena.blocks; waits && b; b = b->next)
         if (b->gone && b->room == room)
@@ -84,20 +84,30 @@ static block *find_free(uint64_t room, bool waits)
     return NULL;
 }
 
+static block *make_block(uint64_t room, bool nccl)
+{
+    uint64_t begin = arena.used + NOBODYS_BYTES;
+    block *b;
+
+    if (nccl)
+        begin = (begin + NCCL_ALIGN - 1) / NCCL_ALIGN * NCCL_ALIGN;
+    if (begin + room > ARENA_BYTES || !(b = malloc(sizeof *b)))
+        return NULL;
+    *b = (block){.next = arena.blocks, .offset = begin, .room = room, .nccl = nccl};
+    arena.blocks = b;
+    loom_poison(arena.base + arena.used, begin + room - arena.used);
+    arena.used = begin + room;
+    return b;
+}
+
 /* The caller owns *gone, what its stream has to wait for, or NULL. */
-static block *take(uint64_t bytes, bool waits, cudaEvent_t *gone)
+static block *take(uint64_t bytes, bool waits, bool nccl, cudaEvent_t *gone)
 {
     uint64_t room = (bytes + ALIGN - 1) / ALIGN * ALIGN;
-    block *b = find_free(room, waits);
+    block *b = find_free(room, waits, nccl);
 
-    if (!b) {
-        if (arena.used + room + NOBODYS_BYTES > ARENA_BYTES || !(b = malloc(sizeof *b)))
-            return NULL;
-        *b = (block){.next = arena.blocks, .offset = arena.used + NOBODYS_BYTES, .room = room};
-        arena.blocks = b;
-        loom_poison(arena.base + arena.used, NOBODYS_BYTES + room);
-        arena.used = b->offset + room;
-    }
+    if (!b && !(b = make_block(room, nccl)))
+        return NULL;
     b->bytes = bytes;
     b->free = false;
     b->takes++;
@@ -116,16 +126,66 @@ static block *find(const void *pointer)
     return NULL;
 }
 
-bool double_is_device(const void *pointer, size_t bytes)
+static bool is_within(const void *pointer, size_t bytes, bool only_nccl)
 {
     bool inside;
     block *b;
 
     pthread_mutex_lock(&arena.lock);
     b = arena.base ? find(pointer) : NULL;
-    inside = b && (uint64_t)((const char *)pointer - arena.base) + bytes <= b->offset + b->bytes;
+    inside = b && (b->nccl || !only_nccl) && (uint64_t)((const char *)pointer - arena.base) + bytes <= b->offset + b->bytes;
     pthread_mutex_unlock(&arena.lock);
     return inside;
+}
+
+bool double_is_device(const void *pointer, size_t bytes)
+{
+    return is_within(pointer, bytes, false);
+}
+
+bool double_is_nccl(const void *pointer, size_t bytes)
+{
+    return is_within(pointer, bytes, true);
+}
+
+/* --- memory of NCCL's ------------------------------------------------------------------------------------------------------------- */
+
+/* Makes it NaN, also while the device runs nothing. */
+static void spoil(char *pointer, uint64_t bytes)
+{
+    uint64_t opened = arena.opened;
+
+    protect(arena.used > opened ? arena.used : opened);
+    loom_unpoison(pointer, bytes);
+    memset(pointer, 0xff, bytes);
+    if (!opened)
+        protect(0);
+}
+
+void *double_take_now(size_t bytes)
+{
+    cudaEvent_t gone;
+    block *b;
+
+    pthread_mutex_lock(&arena.lock);
+    open_arena();
+    b = take(bytes, false, true, &gone);
+    if (b)
+        spoil(arena.base + b->offset, b->bytes);
+    pthread_mutex_unlock(&arena.lock);
+    return b ? arena.base + b->offset : NULL;
+}
+
+void double_give_now(void *pointer)
+{
+    block *b;
+
+    pthread_mutex_lock(&arena.lock);
+    b = find(pointer);
+    spoil(pointer, b->bytes);
+    loom_poison(pointer, b->room);
+    b->free = true;
+    pthread_mutex_unlock(&arena.lock);
 }
 
 /* --- queued work on memory ------------------------------------------------------------------------------------------------------- */
@@ -256,7 +316,7 @@ cudaError_t cudaMallocFromPoolAsync(void **pointer, size_t bytes, cudaMemPool_t 
     if (double_fails(__func__))
         return double_remember(cudaErrorMemoryAllocation);
     pthread_mutex_lock(&arena.lock);
-    b = take(bytes, pool->waits, &gone);
+    b = take(bytes, pool->waits, false, &gone);
     pthread_mutex_unlock(&arena.lock);
     if (!b)
         return double_remember(cudaErrorMemoryAllocation);
@@ -276,7 +336,7 @@ cudaError_t cudaFreeAsync(void *pointer, cudaStream_t stream)
     cudaError_t error;
     block *b;
 
-    if (!double_is_device(pointer, 1))
+    if (!double_is_device(pointer, 1) || double_is_nccl(pointer, 1))
         return double_remember(cudaErrorInvalidValue);
     if ((error = cudaEventCreateWithFlags(&gone, cudaEventDisableTiming)) || (error = cudaEventRecord(gone, stream)))
         return error;

@@ -17,6 +17,7 @@ typedef struct call {
     ncclDataType_t type;
     ncclRedOp_t op;
     int root; /* or peer */
+    double_known known[2];
     ncclComm_t comm;
     cudaStream_t stream;
     bool done;   /* of a group */
@@ -50,7 +51,7 @@ static bool dtype_of(ncclDataType_t type, loom_dtype *dtype)
     return dtypes[type] >= 0;
 }
 
-static void go_wrong(ncclComm_t comm, ncclResult_t error, const char *words)
+void double_comm_fail(ncclComm_t comm, ncclResult_t error, const char *words)
 {
     snprintf(comm->message, sizeof comm->message, "%s", words);
     fprintf(stderr, "double of NCCL, rank %d of %d: %s\n", comm->rank, comm->size, words);
@@ -65,7 +66,7 @@ static void post(nccl_op *n)
     double_rank *mine = &n->comm->segment->ranks[n->comm->rank];
 
     n->sequence = ++n->comm->collectives;
-    mine->post = (double_post){(int32_t)c->kind, (int32_t)c->type, (int32_t)c->op, c->root, c->of_graph, c->count, double_arena_offset(c->send)};
+    mine->post = (double_post){(int32_t)c->kind, (int32_t)c->type, (int32_t)c->op, c->root, c->of_graph, c->count, double_arena_offset(c->send), {c->known[0], c->known[1]}};
     atomic_store(&mine->posted, n->sequence);
     n->posted = true;
 }
@@ -105,8 +106,35 @@ static bool agree(const nccl_op *n)
         snprintf(words, sizeof words, "collective %llu: this rank calls kind %d, type %d, count %llu%s; rank %d kind %d, type %d, count %llu%s",
                  (unsigned long long)n->sequence, mine->kind, mine->type, (unsigned long long)mine->count, in_graph(mine), r, other->kind, other->type,
                  (unsigned long long)other->count, in_graph(other));
-        go_wrong(n->comm, ncclInvalidUsage, words);
+        double_comm_fail(n->comm, ncclInvalidUsage, words);
         return false;
+    }
+    return true;
+}
+
+static bool agree_on(const double_known *a, const double_known *b)
+{
+    return a->registered == b->registered && a->symmetric == b->symmetric && (!a->symmetric || a->offset == b->offset);
+}
+
+/* All ranks give memory that the communicator knows, or none; and what is symmetric lies at one place in all. */
+static bool agree_on_memory(const nccl_op *n)
+{
+    const double_post *mine = &n->comm->segment->ranks[n->comm->rank].post;
+    char words[200];
+
+    for (int r = 0; r < n->comm->size; r++) {
+        const double_post *other = &n->comm->segment->ranks[r].post;
+        for (int i = 0; i < 2; i++) {
+            const double_known *a = &mine->known[i], *b = &other->known[i];
+            if (agree_on(a, b))
+                continue;
+            snprintf(words, sizeof words, "collective %llu, kind %d: what this rank %s is registered %d, symmetric %d, at %llu; on rank %d it is %d, %d, %llu",
+                     (unsigned long long)n->sequence, mine->kind, i ? "receives" : "sends", a->registered, a->symmetric, (unsigned long long)a->offset, r,
+                     b->registered, b->symmetric, (unsigned long long)b->offset);
+            double_comm_fail(n->comm, ncclInvalidUsage, words);
+            return false;
+        }
     }
     return true;
 }
@@ -171,7 +199,7 @@ static double_step run_collective(nccl_op *n)
     if (!n->computed) {
         if (!all_posted(n))
             return DOUBLE_WAIT;
-        if (!agree(n))
+        if (!agree(n) || !agree_on_memory(n))
             return DOUBLE_OVER;
         compute(n);
     }
@@ -189,7 +217,7 @@ static void run_send(ncclComm_t comm, call *c)
     uint64_t number = comm->sent[c->root];
 
     if (!c->posted) {
-        lane->post = (double_post){.type = (int32_t)c->type, .of_graph = c->of_graph, .count = c->count, .send = double_arena_offset(c->send)};
+        lane->post = (double_post){.type = (int32_t)c->type, .of_graph = c->of_graph, .count = c->count, .send = double_arena_offset(c->send), .known = {c->known[0]}};
         atomic_store(&lane->sent, number + 1);
         c->posted = true;
     }
@@ -206,12 +234,15 @@ static void run_recv(ncclComm_t comm, call *c)
 
     if (atomic_load(&lane->sent) <= comm->received[c->root])
         return;
-    if (lane->post.count == c->count && lane->post.type == (int32_t)c->type && lane->post.of_graph == c->of_graph) {
+    if (lane->post.known[0].registered != c->known[1].registered) {
+        snprintf(words, sizeof words, "recv from %d of count %zu: of what is sent and what is received only one is registered", c->root, c->count);
+        double_comm_fail(comm, ncclInvalidUsage, words);
+    } else if (lane->post.count == c->count && lane->post.type == (int32_t)c->type && lane->post.of_graph == c->of_graph) {
         memmove(c->recv, comm->bases[c->root] + lane->post.send, c->count * bytes_of(c->type));
     } else {
         snprintf(words, sizeof words, "recv from %d of type %d, count %zu%s: the message has type %d, count %llu%s", c->root, c->type, c->count,
                  c->of_graph ? " in a graph" : "", lane->post.type, (unsigned long long)lane->post.count, in_graph(&lane->post));
-        go_wrong(comm, ncclInvalidUsage, words);
+        double_comm_fail(comm, ncclInvalidUsage, words);
     }
     comm->received[c->root]++;
     atomic_store(&lane->taken, comm->received[c->root]);
@@ -357,10 +388,20 @@ ncclResult_t ncclGroupEnd(void)
     return result;
 }
 
+/* Bytes that a rank sends in all, and receives. */
+static size_t sent_bytes(const call *c)
+{
+    return c->count * bytes_of(c->type) * (c->kind == REDUCE_SCATTER ? (size_t)c->comm->size : 1);
+}
+
+static size_t received_bytes(const call *c)
+{
+    return c->count * bytes_of(c->type) * (c->kind == ALL_GATHER ? (size_t)c->comm->size : 1);
+}
+
 static bool is_valid(const call *c)
 {
-    size_t bytes = c->count * bytes_of(c->type), n = (size_t)c->comm->size;
-    size_t send = c->kind == REDUCE_SCATTER ? bytes * n : bytes, recv = c->kind == ALL_GATHER ? bytes * n : bytes;
+    size_t send = sent_bytes(c), recv = received_bytes(c);
 
     if (!c->comm->ready || c->root < 0 || c->root >= c->comm->size)
         return false;
@@ -377,6 +418,10 @@ static ncclResult_t add(call c)
         return ncclUnhandledCudaError;
     if (!is_valid(&c))
         return ncclInvalidArgument;
+    if (c.send)
+        c.known[0] = double_find_registration(c.comm, c.send, sent_bytes(&c));
+    if (c.recv)
+        c.known[1] = double_find_registration(c.comm, c.recv, received_bytes(&c));
     ncclGroupStart();
     if (group.count == GROUP_MAX)
         abort();
