@@ -82,13 +82,27 @@ static loom_status choose_math(const char *wanted, loom_cuda_choice *choice)
     return loom_fail(LOOM_E_UNSUPPORTED, "kernels: cuda_math \"%s\"; f32, tf32, bf16 and fp8 are known", wanted);
 }
 
+static loom_status choose_attention(loom_cuda_choice *choice)
+{
+    int set; /* the order of loom_gpu_attention_maker and of the setting's row */
+    loom_status status = loom_setting_choice(LOOM_SETTING_CUDA_ATTENTION, &set);
+
+    if (status < 0)
+        return status;
+    choice->attention = set < 0 ? LOOM_GPU_ATTENTION_AUTO : (loom_gpu_attention_maker)set;
+    if (choice->attention == LOOM_GPU_ATTENTION_CUDNN && choice->math != LOOM_GPU_BF16)
+        return loom_fail(LOOM_E_UNSUPPORTED, "kernels: RANKLOOM_CUDA_ATTENTION=cudnn takes bf16 only; RANKLOOM_CUDA_MATH=bf16 goes with it");
+    return LOOM_OK;
+}
+
 loom_status loom_cuda_open(loom_device *device, const loom_kernels_config *config, loom_kernels **kernels)
 {
     loom_cuda_choice choice;
     cuda_table *t;
     loom_status status;
 
-    if ((status = choose_gemm(configured(config->gemm_library), &choice)) < 0 || (status = choose_math(configured(config->cuda_math), &choice)) < 0)
+    if ((status = choose_gemm(configured(config->gemm_library), &choice)) < 0 || (status = choose_math(configured(config->cuda_math), &choice)) < 0 ||
+        (status = choose_attention(&choice)) < 0)
         return status;
     t = malloc(sizeof *t);
     if (!t)

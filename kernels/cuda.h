@@ -17,10 +17,18 @@ typedef enum loom_gpu_math {
     LOOM_GPU_FP8,  /* tensor cores; e4m3 with a scale a matrix where cuBLASLt multiplies and all sizes are multiples of 16, else as tf32 */
 } loom_gpu_math;
 
+/* Whose attention where factors are rounded to bf16; else it is ours. */
+typedef enum loom_gpu_attention_maker {
+    LOOM_GPU_ATTENTION_AUTO,
+    LOOM_GPU_ATTENTION_OWN,
+    LOOM_GPU_ATTENTION_CUDNN, /* for all that it takes; it has to be there */
+} loom_gpu_attention_maker;
+
 typedef struct loom_cuda_choice {
     bool own_gemm; /* not cuBLASLt */
     loom_gpu_math math;
     bool always_narrow; /* for tests: bf16 copies of small factors, too */
+    loom_gpu_attention_maker attention;
 } loom_cuda_choice;
 
 /* What the module keeps for one loom_kernels: cuBLASLt handle, workspace, tables of heuristics. Defined in kernels/cuda. */

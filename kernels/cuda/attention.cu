@@ -1,6 +1,7 @@
 /* Attention forward in f32, blocked, and the merge of two partial results. A block has QUERIES queries of one head; keys come by in tiles, and a
  * running maximum and sum per query (the online softmax) stand for those already seen. */
 #include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/cudnn.h"
 
 #include <rankloom/status.h>
 
@@ -122,17 +123,26 @@ template <int DK> static int forward(const loom_gpu *gpu, const attention_kernel
                        dim3(ATTENTION_THREADS), sizeof(forward_tiles<DK>), t);
 }
 
-int loom_gpu_attention(loom_gpu *gpu, const loom_attention_args *a)
+int loom_gpu_own_attention(loom_gpu *gpu, const loom_attention_args *a)
 {
     const attention_kernel_args t = attention_args_of(a);
 
-    if (a->batch == 0 || a->heads == 0 || a->q_seq == 0 || a->head_dim == 0)
-        return 0;
     if (a->head_dim > ATTENTION_HEAD_MAX)
         return loom_gpu_refuse_head("attention", a->head_dim);
     if (gpu->math != LOOM_GPU_F32)
         return loom_gpu_attention_mma(gpu, t);
     return a->head_dim <= 64 ? forward<64>(gpu, t) : a->head_dim <= 128 ? forward<128>(gpu, t) : forward<256>(gpu, t);
+}
+
+int loom_gpu_attention(loom_gpu *gpu, const loom_attention_args *a)
+{
+    bool done = false;
+
+    if (a->batch == 0 || a->heads == 0 || a->q_seq == 0 || a->head_dim == 0)
+        return 0;
+    if (gpu->dnn)
+        LOOM_GPU_TRY(loom_cudnn_attention(gpu, a, &done));
+    return done ? 0 : loom_gpu_own_attention(gpu, a);
 }
 
 /* --- merge --- */

@@ -1,6 +1,7 @@
 /* Attention backward from o and lse in f32, without atomics: one kernel owns keys and walks over queries, one owns queries and walks over
  * keys. With P = exp(S - lse) and delta = sum(do o): dv = P' do,  dP = do v',  dS = P (dP - delta),  dq = scale dS k,  dk = scale dS' q. */
 #include "kernels/cuda/attention_backward.cuh"
+#include "kernels/cuda/cudnn.h"
 
 /* --- delta --- */
 
@@ -183,15 +184,13 @@ template <int DK, int BQ, int BK> static int query_gradients(const loom_gpu *gpu
                        dim3(ATTENTION_THREADS), sizeof(query_tiles<DK, BQ, BK>), k);
 }
 
-int loom_gpu_attention_backward(loom_gpu *gpu, const loom_attention_backward_args *a)
+int loom_gpu_own_attention_backward(loom_gpu *gpu, const loom_attention_backward_args *a)
 {
     const loom_attention_args *f = &a->forward;
     int64_t rows = f->batch * f->heads * f->q_seq, K = f->head_dim;
     backward_args k = {attention_args_of(f), *a, strides_of(a->do_BSHK, a->do_at, f->heads, K, f->q_seq), strides_of(a->dq_BSHK, a->dq_at, f->heads, K, f->q_seq),
                        strides_of(a->dk_BSGK, a->dk_at, f->kv_heads, K, f->k_seq), strides_of(a->dv_BSGK, a->dv_at, f->kv_heads, K, f->k_seq), nullptr};
 
-    if (f->batch == 0 || f->heads == 0 || K == 0)
-        return 0;
     if (K > ATTENTION_HEAD_MAX)
         return loom_gpu_refuse_head("attention_backward", K);
     if (rows > 0) {
@@ -204,4 +203,16 @@ int loom_gpu_attention_backward(loom_gpu *gpu, const loom_attention_backward_arg
         return loom_gpu_attention_backward_mma(gpu, k);
     LOOM_GPU_TRY(K <= 64 ? (key_gradients<64, 64, 64>(gpu, k)) : K <= 128 ? (key_gradients<128, 32, 64>(gpu, k)) : (key_gradients<256, 32, 32>(gpu, k)));
     return K <= 64 ? query_gradients<64, 64, 64>(gpu, k) : K <= 128 ? query_gradients<128, 64, 32>(gpu, k) : query_gradients<256, 32, 32>(gpu, k);
+}
+
+int loom_gpu_attention_backward(loom_gpu *gpu, const loom_attention_backward_args *a)
+{
+    const loom_attention_args *f = &a->forward;
+    bool done = false;
+
+    if (f->batch == 0 || f->heads == 0 || f->head_dim == 0)
+        return 0;
+    if (gpu->dnn && f->q_seq > 0)
+        LOOM_GPU_TRY(loom_cudnn_attention_backward(gpu, a, &done));
+    return done ? 0 : loom_gpu_own_attention_backward(gpu, a);
 }

@@ -20,6 +20,12 @@ const char *loom_cublaslt_error_text(int status);
 int loom_gpu_multiprocessors(void);         /* of the current device */
 const char *loom_gpu_error_text(int error); /* of a cudaError_t */
 
+/* Events that tell the time; NULL: none could be had. */
+void *loom_gpu_event_record(void *stream);
+bool loom_gpu_event_ms(void *begin, void *end, float *ms); /* false: the device has not passed both, or one is NULL. Never waits */
+void loom_gpu_event_free(void *event);                     /* accepts NULL */
+bool loom_gpu_is_capturing(void *stream);                  /* into a graph: events say nothing then */
+
 #ifdef __cplusplus
 }
 #endif

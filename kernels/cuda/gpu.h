@@ -15,7 +15,8 @@ struct loom_gpu {
     int multiprocessors; /* of the device: how many blocks fill it */
     loom_gpu_math math;
     bool always_narrow; /* factors are copied in fewer bits even where that costs more than it gains */
-    void *lt; /* cuBLASLt and its cached plans (cublaslt.h); NULL: our own product */
+    void *lt;  /* cuBLASLt and its cached plans (cublaslt.h); NULL: our own product */
+    void *dnn; /* cuDNN, for attention (cudnn.h); NULL: our own */
     /* Memory of the device that the next call on this stream may take back, aligned to 256. NULL: there is none, and loom_last_error() says
      * how much was wanted. Never waits: what the stream may still read stays. */
     void *(*scratch)(loom_gpu *gpu, size_t bytes);

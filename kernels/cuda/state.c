@@ -1,6 +1,7 @@
 /* What the module keeps for one loom_kernels: scratch memory and cuBLASLt. Each operation is passed to its launcher here, and what a
  * launcher returns becomes a status with words. */
 #include "kernels/cuda/cublaslt.h"
+#include "kernels/cuda/cudnn.h"
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/operations.h"
 
@@ -92,6 +93,8 @@ loom_status loom_cuda_kernels_open(loom_device *device, const loom_cuda_choice *
     k->gpu.always_narrow = choice->always_narrow;
     if (!choice->own_gemm)
         LOOM_TRY(loom_cublaslt_open(&k->gpu.lt));
+    if (choice->math == LOOM_GPU_BF16 && choice->attention != LOOM_GPU_ATTENTION_OWN)
+        LOOM_TRY(loom_cudnn_open(choice->attention == LOOM_GPU_ATTENTION_CUDNN, &k->gpu.dnn));
     *state = k;
     return LOOM_OK;
 
@@ -107,6 +110,7 @@ void loom_cuda_kernels_close(loom_cuda_kernels *k)
     for (int i = 0; i < k->streams; i++)
         for (int p = 0; p < k->scratch[i].pieces; p++)
             loom_free(k->device, k->scratch[i].piece[p]);
+    loom_cudnn_close(k->gpu.dnn);
     loom_cublaslt_close(k->gpu.lt);
     free(k);
 }

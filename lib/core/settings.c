@@ -37,6 +37,9 @@ static const loom_setting_row table[LOOM_SETTINGS] = {
     [LOOM_SETTING_CUDA_MATH] = {"RANKLOOM_CUDA_MATH", "f32|tf32|bf16|fp8", "f32",
                                 "What matrix products and attention multiply on CUDA: f32 as the CPU does, or factors rounded to tf32 or bf16 for the "
                                 "tensor cores, or in products to fp8 (e4m3, a scale a matrix). Data and sums are f32 whatever it is."},
+    [LOOM_SETTING_CUDA_ATTENTION] = {"RANKLOOM_CUDA_ATTENTION", "auto|own|cudnn", "auto",
+                                     "Whose attention on CUDA with RANKLOOM_CUDA_MATH=bf16: our own; cuDNN's for all that it takes, which has to be there; auto: "
+                                     "where cuDNN is there, of both the one that was faster when a shape was first met."},
     [LOOM_SETTING_TP_CHUNKS] = {"RANKLOOM_TP_CHUNKS", "count", "0",
                                 "In how many chunks of its tokens what tensor parallelism gathers and sums travels beside the product that needs or makes "
                                 "it. 0: up to 4 on CUDA, where both go on at once, and 1 on CPU. fp8 products want 1: they do not take the chunks of "
@@ -57,7 +60,7 @@ static const kind kinds[LOOM_SETTINGS] = {
     [LOOM_SETTING_HEAP_BYTES] = INTEGER, [LOOM_SETTING_FLIGHT_RECORDER] = TEXT, [LOOM_SETTING_COMM_THREAD] = BOOLEAN,
     [LOOM_SETTING_BUCKET_BYTES] = INTEGER,
     [LOOM_SETTING_ISA] = CHOICE,        [LOOM_SETTING_GEMM] = CHOICE,
-    [LOOM_SETTING_CUDA_MATH] = CHOICE,   [LOOM_SETTING_TP_CHUNKS] = INTEGER,
+    [LOOM_SETTING_CUDA_MATH] = CHOICE,   [LOOM_SETTING_CUDA_ATTENTION] = CHOICE, [LOOM_SETTING_TP_CHUNKS] = INTEGER,
     [LOOM_SETTING_STORE_PROBE_OLD] = BOOLEAN, [LOOM_SETTING_CUDA_MODULE] = TEXT,
     [LOOM_SETTING_REGISTER] = BOOLEAN,
 };

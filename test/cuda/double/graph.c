@@ -72,9 +72,21 @@ bool double_is_captured(const void *order)
     return found;
 }
 
+/* Whether this thread may ask about what it does not capture. */
+static _Thread_local enum cudaStreamCaptureMode mode_here = cudaStreamCaptureModeThreadLocal;
+
+cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode)
+{
+    enum cudaStreamCaptureMode before = mode_here;
+
+    mode_here = *mode;
+    *mode = before;
+    return cudaSuccess;
+}
+
 bool double_ends_capture(void)
 {
-    if (!captured_here)
+    if (!captured_here || mode_here == cudaStreamCaptureModeRelaxed)
         return false;
     double_lock();
     captured_here->invalid = true;
@@ -228,6 +240,16 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMo
     }
     captured_here = stream->capture = new_graph(stream);
     stream->branch = add_branch(captured_here);
+    double_unlock();
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status)
+{
+    double_lock();
+    *status = !stream->capture          ? cudaStreamCaptureStatusNone
+              : stream->capture->invalid ? cudaStreamCaptureStatusInvalidated
+                                         : cudaStreamCaptureStatusActive;
     double_unlock();
     return cudaSuccess;
 }

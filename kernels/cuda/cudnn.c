@@ -1,0 +1,365 @@
+/* Attention by cuDNN: f32 goes in and comes out, so q, k, v (and o, do) are rounded to bf16 into scratch, and what it writes is widened. Its log-sum-exp is ours.
+ * Plans are kept by shape; making one takes up to seconds, since cuDNN compiles its kernels. */
+#include "kernels/cuda/cudnn.h"
+
+#include "core/log.h"
+#include "kernels/cuda/bf16_heads.h"
+#include "kernels/cuda/cublaslt.h"
+#include "kernels/cuda/cudnn_graph.h"
+#include "kernels/cuda/trial.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Earlier ones have no engine for lengths that are no multiple of 64, or known faults (9.10.0). */
+enum { OLDEST = 91100, HEAD_MAX = 128, SEQ_UNIT = 128 };
+
+/* A shape, its plan, and whose attention it gets: FIRST is our own. */
+typedef struct kept_plan {
+    loom_cudnn_plan plan;
+    loom_trial trial;
+} kept_plan;
+
+typedef struct dnn_state {
+    loom_cudnn_library library;
+    enum { NOT_OPENED, OPEN, MISSING } opened;
+    bool insist; /* on cuDNN for all that it takes */
+    cudnnHandle_t handle;
+    kept_plan **plans;
+    int n_plans;
+} dnn_state;
+
+/* --- the library --------------------------------------------------------------------------------------------------------------------- */
+
+static loom_status open_library(dnn_state *s)
+{
+    char why[256] = "";
+    cudnnStatus_t status;
+
+    s->opened = MISSING; /* whatever comes: it is not tried again */
+    if (!loom_cudnn_load(&s->library, why, sizeof why))
+        return loom_fail(LOOM_E_UNSUPPORTED, "kernels: no cuDNN: %s", why);
+    if (s->library.GetVersion() < OLDEST)
+        return loom_fail(LOOM_E_UNSUPPORTED, "kernels: cuDNN %zu is too old; attention takes %d or later", s->library.GetVersion(), OLDEST);
+    status = s->library.Create(&s->handle);
+    if (status != CUDNN_STATUS_SUCCESS)
+        return loom_fail(LOOM_E_UNSUPPORTED, "kernels: cuDNN cannot be opened: %s", s->library.GetErrorString(status));
+    s->opened = OPEN;
+    return LOOM_OK;
+}
+
+static bool is_open(dnn_state *s)
+{
+    if (s->opened == NOT_OPENED && open_library(s) < 0) {
+        loom_log(LOOM_LOG_DEBUG, -1, "%s; attention is our own", loom_last_error());
+        loom_clear_error();
+    }
+    return s->opened == OPEN;
+}
+
+loom_status loom_cudnn_open(bool insist, void **dnn)
+{
+    dnn_state *s = calloc(1, sizeof *s);
+    loom_status status = LOOM_OK;
+
+    if (!s)
+        return loom_fail(LOOM_E_MEMORY, "kernels: no memory for the state of cuDNN");
+    if (insist && (status = open_library(s)) < 0) {
+        loom_cudnn_close(s);
+        return status;
+    }
+    s->insist = insist;
+    *dnn = s;
+    return LOOM_OK;
+}
+
+void loom_cudnn_close(void *dnn)
+{
+    dnn_state *s = dnn;
+
+    if (!s)
+        return;
+    for (int i = 0; i < s->n_plans; i++) {
+        loom_trial_free(&s->plans[i]->trial);
+        loom_cudnn_plan_close(&s->library, &s->plans[i]->plan);
+        free(s->plans[i]);
+    }
+    free(s->plans);
+    if (s->handle)
+        s->library.Destroy(s->handle);
+    free(s);
+}
+
+/* --- what it takes --------------------------------------------------------------------------------------------------------------------- */
+
+/* Its causal mask begins at the same position on both sides; where all keys lie before the first query, there is nothing to hide. */
+static bool takes_mask(const loom_attention_args *a, bool *causal)
+{
+    const loom_attention_mask *m = &a->mask;
+
+    *causal = m->causal && m->q_start < m->k_start + a->k_seq - 1;
+    return m->window == 0 && !m->q_positions_S && !m->k_positions_S && !m->q_documents_BS && !m->k_documents_BS &&
+           (!*causal || (m->q_start == m->k_start && a->q_seq == a->k_seq));
+}
+
+static bool takes(const loom_attention_args *a, bool backward, loom_cudnn_shape *shape)
+{
+    bool causal;
+
+    /* log-sum-exps are the caller's own, the rest is scratch */
+    if (!takes_mask(a, &causal) || ((uintptr_t)a->lse_BHS & 15) != 0 || a->head_dim % 8 != 0 || a->head_dim > HEAD_MAX || a->q_seq % SEQ_UNIT != 0 || a->k_seq % SEQ_UNIT != 0 ||
+        a->k_seq == 0)
+        return false;
+    *shape = (loom_cudnn_shape){.batch = a->batch,
+                                .heads = a->heads,
+                                .kv_heads = a->kv_heads,
+                                .q_seq = a->q_seq,
+                                .k_seq = a->k_seq,
+                                .head_dim = a->head_dim,
+                                .causal = causal,
+                                .backward = backward};
+    return true;
+}
+
+static int failed(const dnn_state *s, const char *what, cudnnStatus_t status)
+{
+    loom_fail(LOOM_E_UNSUPPORTED, "cuDNN: cannot %s: %s; RANKLOOM_CUDA_ATTENTION=own does without it", what, s->library.GetErrorString(status));
+    return LOOM_GPU_REFUSED;
+}
+
+static int make_plan(dnn_state *s, const loom_cudnn_shape *shape, kept_plan **made)
+{
+    kept_plan **plans = realloc(s->plans, (size_t)(s->n_plans + 1) * sizeof *plans), *p = NULL;
+    cudnnStatus_t status;
+
+    if (plans)
+        s->plans = plans;
+    if (!plans || !(p = calloc(1, sizeof *p)))
+        return failed(s, "keep a plan", CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED);
+    s->plans[s->n_plans++] = p;
+    p->plan.shape = *shape;
+    p->trial.verdict = s->insist ? LOOM_TRIAL_SECOND : LOOM_TRIAL_UNDECIDED;
+    status = loom_cudnn_plan_make(&s->library, s->handle, &p->plan);
+    if (status != CUDNN_STATUS_SUCCESS)
+        return failed(s, "make a plan", status);
+    if (!p->plan.execution)
+        loom_log(LOOM_LOG_DEBUG, -1, "cuDNN has no deterministic engine for attention%s of %lld heads of %lld over %lld keys",
+                 shape->backward ? "'s gradient" : "", (long long)shape->heads, (long long)shape->head_dim, (long long)shape->k_seq);
+    *made = p;
+    return 0;
+}
+
+/* *found NULL: cuDNN has no engine for the shape, or a graph is captured and there is no plan yet. */
+static int find_plan(dnn_state *s, const loom_gpu *gpu, const loom_cudnn_shape *shape, kept_plan **found)
+{
+    kept_plan *p = NULL;
+    int error = 0;
+
+    for (int i = 0; i < s->n_plans && !p; i++)
+        if (memcmp(&s->plans[i]->plan.shape, shape, sizeof *shape) == 0)
+            p = s->plans[i];
+    if (!p && !loom_gpu_is_capturing(gpu->stream))
+        error = make_plan(s, shape, &p);
+    *found = p && p->plan.execution ? p : NULL;
+    return error;
+}
+
+/* --- executing --------------------------------------------------------------------------------------------------------------------------- */
+
+/* Where the plan's tensors lie; NULL: the graph has no such. */
+typedef struct places {
+    void *at[LOOM_CUDNN_TENSORS];
+    void *workspace;
+} places;
+
+static size_t rounded(int64_t bytes)
+{
+    return ((size_t)bytes + 255) / 256 * 256;
+}
+
+static bool is_of_keys(int tensor)
+{
+    return tensor == LOOM_CUDNN_K || tensor == LOOM_CUDNN_V || tensor == LOOM_CUDNN_DK || tensor == LOOM_CUDNN_DV;
+}
+
+static size_t bytes_of(const loom_cudnn_shape *s, int tensor)
+{
+    if (tensor == LOOM_CUDNN_DELTA)
+        return rounded(s->batch * s->heads * s->q_seq * (int64_t)sizeof(float));
+    return rounded(2 * s->batch * s->head_dim * (is_of_keys(tensor) ? s->kv_heads * s->k_seq : s->heads * s->q_seq));
+}
+
+/* Scratch for all that is not the caller's: `tensors` of them, then cuDNN's own. */
+static bool take_scratch(loom_gpu *gpu, const loom_cudnn_plan *p, const enum loom_cudnn_tensor *tensors, int count, places *to)
+{
+    size_t bytes = 0;
+    char *scratch;
+
+    for (int i = 0; i < count; i++)
+        bytes += bytes_of(&p->shape, tensors[i]);
+    scratch = gpu->scratch(gpu, bytes + rounded(p->workspace_bytes + 1)); /* never none: a pack wants a pointer */
+    for (int i = 0; scratch && i < count; i++) {
+        to->at[tensors[i]] = scratch;
+        scratch += bytes_of(&p->shape, tensors[i]);
+    }
+    to->workspace = scratch;
+    return scratch != NULL;
+}
+
+static cudnnStatus_t make_pack(const loom_cudnn_library *l, const places *where, cudnnBackendDescriptor_t pack)
+{
+    int64_t numbers[LOOM_CUDNN_TENSORS];
+    void *pointers[LOOM_CUDNN_TENSORS];
+    int64_t count = 0;
+    cudnnStatus_t status;
+
+    for (int i = 0; i < LOOM_CUDNN_TENSORS; i++)
+        if (where->at[i]) {
+            numbers[count] = i;
+            pointers[count++] = where->at[i];
+        }
+    status = l->BackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, numbers);
+    if (status == CUDNN_STATUS_SUCCESS)
+        status = l->BackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, pointers);
+    if (status == CUDNN_STATUS_SUCCESS)
+        status = l->BackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &where->workspace);
+    return status == CUDNN_STATUS_SUCCESS ? l->BackendFinalize(pack) : status;
+}
+
+static int execute(const loom_gpu *gpu, const dnn_state *s, const loom_cudnn_plan *p, const places *where)
+{
+    const loom_cudnn_library *l = &s->library;
+    cudnnBackendDescriptor_t pack;
+    cudnnStatus_t status = l->SetStream(s->handle, (cudaStream_t)gpu->stream);
+
+    if (status == CUDNN_STATUS_SUCCESS)
+        status = l->BackendCreateDescriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack);
+    if (status != CUDNN_STATUS_SUCCESS)
+        return failed(s, "execute a plan", status);
+    status = make_pack(l, where, pack);
+    if (status == CUDNN_STATUS_SUCCESS)
+        status = l->BackendExecute(s->handle, p->execution, pack);
+    l->BackendDestroyDescriptor(pack);
+    return status == CUDNN_STATUS_SUCCESS ? 0 : failed(s, "execute a plan", status);
+}
+
+/* A tensor of heads beside its bf16. */
+static loom_bf16_heads rows_of(const loom_cudnn_shape *s, const places *where, int tensor, const float *wide, loom_bshk at)
+{
+    bool keys = is_of_keys(tensor);
+
+    return (loom_bf16_heads){.wide = (float *)wide,
+                            .narrow = where->at[tensor],
+                            .at = at,
+                            .batch = s->batch,
+                            .seq = keys ? s->k_seq : s->q_seq,
+                            .width = (keys ? s->kv_heads : s->heads) * s->head_dim};
+}
+
+static int narrow(const loom_gpu *gpu, const loom_cudnn_shape *s, const places *where, int tensor, const float *wide, loom_bshk at)
+{
+    const loom_bf16_heads r = rows_of(s, where, tensor, wide, at);
+
+    return loom_gpu_narrow(gpu, &r);
+}
+
+static int widen(const loom_gpu *gpu, const loom_cudnn_shape *s, const places *where, int tensor, float *wide, loom_bshk at, bool accumulate)
+{
+    const loom_bf16_heads r = rows_of(s, where, tensor, wide, at);
+
+    return loom_gpu_widen(gpu, &r, accumulate);
+}
+
+#define TRY(call)                                                                                                                          \
+    do {                                                                                                                                   \
+        int error_ = (call);                                                                                                               \
+        if (error_ != 0)                                                                                                                   \
+            return error_;                                                                                                                 \
+    } while (0)
+
+static int narrow_inputs(const loom_gpu *gpu, const loom_cudnn_shape *s, const places *where, const loom_attention_args *a)
+{
+    TRY(narrow(gpu, s, where, LOOM_CUDNN_Q, a->q_BSHK, a->q_at));
+    TRY(narrow(gpu, s, where, LOOM_CUDNN_K, a->k_BSGK, a->k_at));
+    return narrow(gpu, s, where, LOOM_CUDNN_V, a->v_BSGK, a->v_at);
+}
+
+static float scale_of(const loom_attention_args *a)
+{
+    return a->scale != 0 ? a->scale : 1 / sqrtf((float)a->head_dim);
+}
+
+static int run_forward(loom_gpu *gpu, const dnn_state *s, const loom_cudnn_plan *p, const loom_attention_args *a)
+{
+    static const enum loom_cudnn_tensor scratch[] = {LOOM_CUDNN_Q, LOOM_CUDNN_K, LOOM_CUDNN_V, LOOM_CUDNN_O};
+    float scale = scale_of(a), hidden = -INFINITY;
+    places where = {.at = {[LOOM_CUDNN_LSE] = a->lse_BHS, [LOOM_CUDNN_SCALE] = &scale, [LOOM_CUDNN_HIDDEN] = p->shape.causal ? &hidden : NULL}};
+
+    if (!take_scratch(gpu, p, scratch, 4, &where))
+        return LOOM_GPU_FAILED;
+    TRY(narrow_inputs(gpu, &p->shape, &where, a));
+    TRY(execute(gpu, s, p, &where));
+    return widen(gpu, &p->shape, &where, LOOM_CUDNN_O, a->o_BSHK, a->o_at, false);
+}
+
+static int run_backward(loom_gpu *gpu, const dnn_state *s, const loom_cudnn_plan *p, const loom_attention_backward_args *a)
+{
+    static const enum loom_cudnn_tensor scratch[] = {LOOM_CUDNN_Q,  LOOM_CUDNN_K,  LOOM_CUDNN_V,  LOOM_CUDNN_O,    LOOM_CUDNN_DO,
+                                                     LOOM_CUDNN_DQ, LOOM_CUDNN_DK, LOOM_CUDNN_DV, LOOM_CUDNN_DELTA};
+    const loom_attention_args *f = &a->forward;
+    const loom_cudnn_shape *shape = &p->shape;
+    float scale = scale_of(f), hidden = -INFINITY, one = 1;
+    places where = {.at = {[LOOM_CUDNN_LSE] = f->lse_BHS,
+                           [LOOM_CUDNN_SCALE] = &scale,
+                           [LOOM_CUDNN_HIDDEN] = shape->causal ? &hidden : NULL,
+                           [LOOM_CUDNN_ONE] = &one}};
+
+    if (!take_scratch(gpu, p, scratch, sizeof scratch / sizeof *scratch, &where))
+        return LOOM_GPU_FAILED;
+    TRY(narrow_inputs(gpu, shape, &where, f));
+    TRY(narrow(gpu, shape, &where, LOOM_CUDNN_O, f->o_BSHK, f->o_at));
+    TRY(narrow(gpu, shape, &where, LOOM_CUDNN_DO, a->do_BSHK, a->do_at));
+    TRY(execute(gpu, s, p, &where));
+    TRY(widen(gpu, shape, &where, LOOM_CUDNN_DQ, a->dq_BSHK, a->dq_at, a->accumulate_dq));
+    TRY(widen(gpu, shape, &where, LOOM_CUDNN_DK, a->dk_BSGK, a->dk_at, a->accumulate_dkv));
+    return widen(gpu, shape, &where, LOOM_CUDNN_DV, a->dv_BSGK, a->dv_at, a->accumulate_dkv);
+}
+
+int loom_cudnn_attention(loom_gpu *gpu, const loom_attention_args *a, bool *done)
+{
+    dnn_state *s = gpu->dnn;
+    loom_cudnn_shape shape;
+    kept_plan *p;
+    int error;
+
+    *done = false;
+    if (!takes(a, false, &shape) || !is_open(s))
+        return 0;
+    error = find_plan(s, gpu, &shape, &p);
+    if (error || !p)
+        return error;
+    *done = true;
+    error = loom_trial_next(&p->trial, gpu) == LOOM_TRIAL_SECOND ? run_forward(gpu, s, &p->plan, a) : loom_gpu_own_attention(gpu, a);
+    loom_trial_over(&p->trial, gpu);
+    return error;
+}
+
+int loom_cudnn_attention_backward(loom_gpu *gpu, const loom_attention_backward_args *a, bool *done)
+{
+    dnn_state *s = gpu->dnn;
+    loom_cudnn_shape shape;
+    kept_plan *p;
+    int error;
+
+    *done = false;
+    if (!takes(&a->forward, true, &shape) || !is_open(s))
+        return 0;
+    error = find_plan(s, gpu, &shape, &p);
+    if (error || !p)
+        return error;
+    *done = true;
+    error = loom_trial_next(&p->trial, gpu) == LOOM_TRIAL_SECOND ? run_backward(gpu, s, &p->plan, a) : loom_gpu_own_attention_backward(gpu, a);
+    loom_trial_over(&p->trial, gpu);
+    return error;
+}
