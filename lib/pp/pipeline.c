@@ -259,7 +259,7 @@ static loom_status run_step(loom_pipeline *p, int i)
     return LOOM_OK;
 }
 
-/* What was sent last may still be on its way. Booked on the last action. */
+/* What was sent last may still be on its way. In a graph its end would see to that; enqueued, nothing else does. Booked on the last action. */
 static loom_status drain(loom_pipeline *p)
 {
     loom_pipeline_time *last = &p->time[p->plan.steps - 1];

@@ -28,22 +28,27 @@ layouts() {
     done
 }
 
-# removed_waits: of a step of gpt_3d on four ranks each 13th wait by itself is left out, under nine orders of the streams. Not every wait is needed where
-# another one comes to the same, so half have to be noticed, not all (23 of 31 were).
+# removed_waits: of a run of gpt_3d on four ranks each 13th wait by itself is left out, under nine orders of the streams. Not every wait is needed where
+# another one comes to the same, so three quarters have to be noticed, not all (26 of 31 were; docs/cuda.md goes through the others). Of those that are not, where they were asked for.
 removed_waits() {
-    local wait order noticed=0 tried=0
+    local wait order noticed=0 tried=0 where
+    where=$(mktemp)
     for ((wait = 1; wait <= 400; wait += 13)); do
         tried=$((tried + 1))
+        : >"$where"
         for ((order = 0; order < 9; order++)); do
-            if ! LOOM_DOUBLE_DROP=$wait LOOM_DOUBLE_SEED=$order "$build/test/parallel/test_parallel_layouts" --model gpt2_tiny --world 4 --axes tp,pp,dp --seed 3 \
+            if ! LOOM_DOUBLE_DROPPED=$where LOOM_DOUBLE_DROP=$wait LOOM_DOUBLE_SEED=$order "$build/test/parallel/test_parallel_layouts" --model gpt2_tiny --world 4 --axes tp,pp,dp --seed 3 \
                 --most 1 --steps 1 --device cuda >"$log" 2>&1; then
                 noticed=$((noticed + 1))
-                break
+                continue 2
             fi
         done
+        printf 'wait %d was not missed; one rank asked for it at\n' "$wait"
+        head -10 "$where"
     done
+    rm -f "$where"
     printf '%d of %d removed waits were noticed\n' "$noticed" "$tried"
-    [ $((2 * noticed)) -ge "$tried" ] || failed=1
+    [ $((4 * noticed)) -ge $((3 * tried)) ] || failed=1
 }
 
 printf '== legal layouts on 1, 2, 3, 4, 6 and 8 ranks, parts %d to %d of %d\n' "$first" "$last" "$parts"

@@ -569,7 +569,7 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end)
     return error == cudaSuccess ? error : double_remember(error);
 }
 
-/* Where the wait that a test leaves out was asked for, to the file that LOOM_DOUBLE_DROPPED names: test/cuda/dropped.sh makes functions of it. */
+/* Where the wait that a test leaves out was asked for, to the file that LOOM_DOUBLE_DROPPED names. */
 static void tell_left_out(uint64_t number)
 {
     const char *path = getenv("LOOM_DOUBLE_DROPPED");
