@@ -3,7 +3,7 @@
 #include "kernels/cuda/cudnn.h"
 
 #include "core/log.h"
-#include "kernels/cuda/bf16_heads.h"
+#include "kernels/cuda/bf16.h"
 #include "kernels/cuda/cublaslt.h"
 #include "kernels/cuda/cudnn_graph.h"
 #include "kernels/cuda/trial.h"
@@ -173,11 +173,6 @@ typedef struct places {
     void *workspace;
 } places;
 
-static size_t rounded(int64_t bytes)
-{
-    return ((size_t)bytes + 255) / 256 * 256;
-}
-
 static bool is_of_keys(int tensor)
 {
     return tensor == LOOM_CUDNN_K || tensor == LOOM_CUDNN_V || tensor == LOOM_CUDNN_DK || tensor == LOOM_CUDNN_DV;
@@ -186,8 +181,8 @@ static bool is_of_keys(int tensor)
 static size_t bytes_of(const loom_cudnn_shape *s, int tensor)
 {
     if (tensor == LOOM_CUDNN_DELTA)
-        return rounded(s->batch * s->heads * s->q_seq * (int64_t)sizeof(float));
-    return rounded(2 * s->batch * s->head_dim * (is_of_keys(tensor) ? s->kv_heads * s->k_seq : s->heads * s->q_seq));
+        return loom_gpu_scratch_bytes(s->batch * s->heads * s->q_seq * (int64_t)sizeof(float));
+    return loom_gpu_scratch_bytes(2 * s->batch * s->head_dim * (is_of_keys(tensor) ? s->kv_heads * s->k_seq : s->heads * s->q_seq));
 }
 
 /* Scratch for all that is not the caller's: `tensors` of them, then cuDNN's own. */
@@ -198,7 +193,7 @@ static bool take_scratch(loom_gpu *gpu, const loom_cudnn_plan *p, const enum loo
 
     for (int i = 0; i < count; i++)
         bytes += bytes_of(&p->shape, tensors[i]);
-    scratch = gpu->scratch(gpu, bytes + rounded(p->workspace_bytes + 1)); /* never none: a pack wants a pointer */
+    scratch = gpu->scratch(gpu, bytes + loom_gpu_scratch_bytes(p->workspace_bytes + 1)); /* never none: a pack wants a pointer */
     for (int i = 0; scratch && i < count; i++) {
         to->at[tensors[i]] = scratch;
         scratch += bytes_of(&p->shape, tensors[i]);
@@ -245,28 +240,31 @@ static int execute(const loom_gpu *gpu, const dnn_state *s, const loom_cudnn_pla
 }
 
 /* A tensor of heads beside its bf16. */
-static loom_bf16_heads rows_of(const loom_cudnn_shape *s, const places *where, int tensor, const float *wide, loom_bshk at)
+static loom_bf16_rows rows_of(const loom_cudnn_shape *s, const places *where, int tensor, const float *wide, loom_bshk at)
 {
     bool keys = is_of_keys(tensor);
+    int64_t seq = keys ? s->k_seq : s->q_seq, width = (keys ? s->kv_heads : s->heads) * s->head_dim, token = at.token ? at.token : width;
 
-    return (loom_bf16_heads){.wide = (float *)wide,
+    return (loom_bf16_rows){.wide = (float *)wide,
                             .narrow = where->at[tensor],
-                            .at = at,
-                            .batch = s->batch,
-                            .seq = keys ? s->k_seq : s->q_seq,
-                            .width = (keys ? s->kv_heads : s->heads) * s->head_dim};
+                            .matrices = s->batch,
+                            .rows = seq,
+                            .cols = width,
+                            .ld = token,
+                            .stride = at.sequence ? at.sequence : seq * token,
+                            .narrow_ld = width};
 }
 
 static int narrow(const loom_gpu *gpu, const loom_cudnn_shape *s, const places *where, int tensor, const float *wide, loom_bshk at)
 {
-    const loom_bf16_heads r = rows_of(s, where, tensor, wide, at);
+    const loom_bf16_rows r = rows_of(s, where, tensor, wide, at);
 
     return loom_gpu_narrow(gpu, &r);
 }
 
 static int widen(const loom_gpu *gpu, const loom_cudnn_shape *s, const places *where, int tensor, float *wide, loom_bshk at, bool accumulate)
 {
-    const loom_bf16_heads r = rows_of(s, where, tensor, wide, at);
+    const loom_bf16_rows r = rows_of(s, where, tensor, wide, at);
 
     return loom_gpu_widen(gpu, &r, accumulate);
 }

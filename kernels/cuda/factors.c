@@ -4,11 +4,6 @@
 
 #include <stdint.h>
 
-static size_t rounded(int64_t bytes)
-{
-    return ((size_t)bytes + 255) / 256 * 256;
-}
-
 /* Each matrix as it is stored. */
 static int64_t rows_a(const loom_gemm_args *a)
 {
@@ -41,7 +36,7 @@ bool loom_lt_takes_fp8(const loom_gpu *gpu, const loom_gemm_args *a)
 
 int loom_lt_fp8_factors(loom_gpu *gpu, const loom_gemm_args *a, size_t workspace_bytes, loom_lt_factors *f)
 {
-    size_t codes_a = rounded(a->m * a->k), codes_b = rounded(a->n * a->k), numbers = (2 + LOOM_FP8_PARTIALS) * sizeof(float);
+    size_t codes_a = loom_gpu_scratch_bytes(a->m * a->k), codes_b = loom_gpu_scratch_bytes(a->n * a->k), numbers = (2 + LOOM_FP8_PARTIALS) * sizeof(float);
     uint8_t *scratch = gpu->scratch(gpu, workspace_bytes + codes_a + codes_b + numbers), *codes = scratch + workspace_bytes;
     float *partial = (float *)(void *)(codes + codes_a + codes_b);
     const loom_fp8_factor left = {.x = a->a_MK, .rows = rows_a(a), .cols = cols_a(a), .ld = a->lda, .transpose = a->transpose_a, .codes = codes,
@@ -73,12 +68,13 @@ int64_t loom_lt_bf16_stride(int64_t cols)
 /* A matrix that all products of a batch share is cast once. */
 static loom_bf16_rows halves_of(const float *x, int64_t rows, int64_t cols, int64_t ld, int64_t batch, int64_t stride)
 {
-    return (loom_bf16_rows){.x = x, .matrices = stride ? batch : 1, .rows = rows, .cols = cols, .ld = ld, .stride = stride, .y_ld = loom_lt_bf16_stride(cols)};
+    return (loom_bf16_rows){.wide = (float *)x, .matrices = stride ? batch : 1, .rows = rows, .cols = cols, .ld = ld, .stride = stride,
+                            .narrow_ld = loom_lt_bf16_stride(cols)};
 }
 
 static size_t bytes_of(const loom_bf16_rows *r)
 {
-    return rounded(r->matrices * r->rows * r->y_ld * (int64_t)sizeof *r->y);
+    return loom_gpu_scratch_bytes(r->matrices * r->rows * r->narrow_ld * (int64_t)sizeof *r->narrow);
 }
 
 int loom_lt_bf16_factors(loom_gpu *gpu, const loom_gemm_args *a, size_t workspace_bytes, loom_lt_factors *f)
@@ -90,9 +86,9 @@ int loom_lt_bf16_factors(loom_gpu *gpu, const loom_gemm_args *a, size_t workspac
 
     if (!scratch)
         return LOOM_GPU_FAILED;
-    left.y = (uint16_t *)(void *)(scratch + workspace_bytes);
-    right.y = (uint16_t *)(void *)(scratch + workspace_bytes + bytes_of(&left));
-    *f = (loom_lt_factors){.a = left.y, .b = right.y, .workspace = scratch};
-    error = loom_gpu_bf16_rows(gpu, &left);
-    return error ? error : loom_gpu_bf16_rows(gpu, &right);
+    left.narrow = (uint16_t *)(void *)(scratch + workspace_bytes);
+    right.narrow = (uint16_t *)(void *)(scratch + workspace_bytes + bytes_of(&left));
+    *f = (loom_lt_factors){.a = left.narrow, .b = right.narrow, .workspace = scratch};
+    error = loom_gpu_narrow(gpu, &left);
+    return error ? error : loom_gpu_narrow(gpu, &right);
 }

@@ -22,6 +22,12 @@ struct loom_gpu {
     void *(*scratch)(loom_gpu *gpu, size_t bytes);
 };
 
+/* What a piece of scratch takes when another is to begin behind it. */
+static inline size_t loom_gpu_scratch_bytes(int64_t bytes)
+{
+    return ((size_t)bytes + 255) / 256 * 256;
+}
+
 /* What a launcher returns. 0: enqueued. The two negative ones: loom_last_error() has the words, of LOOM_E_MEMORY and LOOM_E_UNSUPPORTED.
  * Else a cudaError_t, or beyond LOOM_GPU_CUBLAS a cublasStatus_t. */
 enum { LOOM_GPU_FAILED = -1, LOOM_GPU_REFUSED = -2, LOOM_GPU_CUBLAS = 100000 };
