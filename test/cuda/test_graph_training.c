@@ -140,41 +140,16 @@ static void train_into(int place, eager_fn *fn)
 static void open_run(const char *model)
 {
     truth_open(model, &expected);
-    run = calloc(1, sizeof *run);
-    assert_non_null(run);
-    run->model = expected.model;
-    snprintf(run->init, sizeof run->init, "%s/weights.safetensors", expected.folder);
-    snprintf(run->data.path, sizeof run->data.path, "%s", test_data("fixtures/tokens.bin"));
-    run->data.tokenizer = GPT_UINT16;
+    run = truth_run(&expected);
     run->train.steps = STEPS;
-    run->train.lr = run->train.min_lr = 3e-3;
-    run->train.adamw = (loom_adamw_config){.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .clip = 1.0};
+    run->train.warmup = 0;
+    run->train.min_lr = run->train.lr;
 }
 
 static void close_run(void)
 {
     free(run);
     truth_close(&expected);
-}
-
-static void use_layout(loom_layout l)
-{
-    loom_layout layout;
-
-    loom_layout_default(&run->model, &layout);
-    for (int *to = &layout.tp, *from = &l.tp; to <= &layout.etp; to++, from++)
-        *to = *from ? *from : 1;
-    layout.cp_kind = l.cp_kind;
-    layout.zero = l.zero;
-    layout.sequence_parallel = l.sequence_parallel;
-    layout.recompute = l.recompute;
-    layout.schedule = l.schedule ? l.schedule : LOOM_SCHEDULE_1F1B;
-    layout.vpp = l.schedule == LOOM_SCHEDULE_ZB_V ? 2 : 1;
-    layout.seq = TRUTH_SEQ;
-    layout.global_batch = TRUTH_BATCH;
-    layout.micro_batch = 2;
-    assert_ok(loom_layout_check(&layout, &run->model, layout.tp * layout.cp * layout.dp * layout.pp));
-    run->layout = layout;
 }
 
 static void expect_same(const outcome *want, const outcome *got)
@@ -215,7 +190,7 @@ static void in_layouts(const char *model, int first, int last)
 {
     open_run(model);
     for (int i = first; i <= last; i++) {
-        use_layout(dense[i]);
+        truth_use_layout(run, dense[i]);
         train_into(0, always);
         assert_false(results[0].captured);
         train_into(1, never);
@@ -244,7 +219,7 @@ static void experts_are_enqueued_anew(void **state)
 {
     (void)state;
     open_run("mixtral_tiny");
-    use_layout((loom_layout){.tp = 1});
+    truth_use_layout(run, (loom_layout){.tp = 1});
     train_into(0, never);
     assert_false(results[0].captured);
     close_run();
@@ -268,7 +243,7 @@ static void a_capture_that_fails_says_how_to_do_without(void **state)
 {
     (void)state;
     open_run("gpt2_tiny");
-    use_layout((loom_layout){.tp = 2});
+    truth_use_layout(run, (loom_layout){.tp = 2});
     run->train.eager = false;
     on_ranks_with(&on_cuda, 2, fails_to_capture);
     close_run();

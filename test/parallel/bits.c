@@ -97,17 +97,10 @@ static void train(loom_comm *world, loom_stream *stream)
 static void open_run(const char *name)
 {
     truth_open(name, &expected);
-    run = calloc(1, sizeof *run);
-    assert_non_null(run);
-    run->model = expected.model;
-    snprintf(run->data.path, sizeof run->data.path, "%s", test_data("fixtures/tokens.bin"));
-    run->data.tokenizer = GPT_UINT16;
+    run = truth_run(&expected);
+    run->init[0] = 0;
     run->train.steps = STEPS;
-    run->train.warmup = 5;
-    run->train.lr = 3e-3;
-    run->train.min_lr = 3e-4;
     run->train.seed = 7;
-    run->train.adamw = (loom_adamw_config){.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .clip = 1.0};
 }
 
 static void close_run(void)

@@ -38,21 +38,6 @@ static gpt_run *run;
 static const loom_layout *batch;
 static int batch_count;
 
-static void make_run(void)
-{
-    run = calloc(1, sizeof *run);
-    assert_non_null(run);
-    run->model = expected.model;
-    snprintf(run->init, sizeof run->init, "%s/weights.safetensors", expected.folder);
-    snprintf(run->data.path, sizeof run->data.path, "%s", test_data("fixtures/tokens.bin"));
-    run->data.tokenizer = GPT_UINT16;
-    run->train.steps = TRUTH_STEPS;
-    run->train.warmup = 5;
-    run->train.lr = 3e-3;
-    run->train.min_lr = 3e-4;
-    run->train.adamw = (loom_adamw_config){.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .clip = 1.0};
-}
-
 static void check_logits(gpt_trainer *t)
 {
     int32_t tokens[TRUTH_SEQ], targets[TRUTH_SEQ];
@@ -213,7 +198,7 @@ static void check_model(const char *name)
     if (settings.model && strcmp(settings.model, name) != 0)
         return;
     truth_open(name, &expected);
-    make_run();
+    run = truth_run(&expected);
     for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++)
         if (settings.world == 0 || settings.world == worlds[i])
             enumerate_layouts(&expected.model, worlds[i], TRUTH_BATCH, TRUTH_SEQ, &list);

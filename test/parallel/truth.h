@@ -4,6 +4,8 @@
 
 #include <rankloom/rankloom.h>
 
+#include "run.h"
+
 enum { TRUTH_STEPS = 20, TRUTH_BATCH = 8, TRUTH_SEQ = 32 };
 
 /* Limits of the fixtures' README: about five times the measured float32 distance, below what any typical mistake does. */
@@ -23,6 +25,11 @@ typedef struct truth {
 /* Aborts the test when a file is not as it should be. `folder` is relative to the test data. */
 void truth_open(const char *name, truth *t);
 void truth_close(truth *t);
+
+/* The run that the fixtures' curves are of, from their weights; without degrees yet. The caller frees. */
+gpt_run *truth_run(const truth *t);
+/* Gives the run a layout: the degrees and kinds that `l` names, else 1 and the usual; its sequence and batch stay, in micro-batches of 2, padded where it has to be. */
+void truth_use_layout(gpt_run *run, loom_layout l);
 
 /* Tensor `name` as f32, `count` elements; the test fails when it is not there in that size. The caller frees. */
 float *truth_tensor(const loom_safetensors *file, const char *name, int64_t count);

@@ -108,48 +108,18 @@ static void train(loom_comm *world, loom_stream *stream)
 static void open_run(const char *model, int64_t seq)
 {
     truth_open(model, &expected);
-    run = calloc(1, sizeof *run);
-    assert_non_null(run);
-    run->model = expected.model;
-    snprintf(run->init, sizeof run->init, "%s/weights.safetensors", expected.folder);
+    run = truth_run(&expected);
     snprintf(run->data.path, sizeof run->data.path, "%s", text_path);
+    run->data.tokenizer = GPT_BYTES;
     run->data.packed = true;
     run->data.separator = SEPARATOR;
-    run->train.steps = TRUTH_STEPS;
-    run->train.warmup = 5;
-    run->train.lr = 3e-3;
-    run->train.min_lr = 3e-4;
-    run->train.adamw = (loom_adamw_config){.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .clip = 1.0};
     run->layout.seq = seq;
-    run->layout.global_batch = TRUTH_BATCH;
 }
 
 static void close_run(void)
 {
     free(run);
     truth_close(&expected);
-}
-
-/* `l` names what matters; sequence, batch and micro-batch of 2 are the run's. */
-static void use_layout(loom_layout l)
-{
-    loom_layout layout;
-
-    loom_layout_default(&run->model, &layout);
-    for (int *to = &layout.tp, *from = &l.tp; to <= &layout.etp; to++, from++)
-        *to = *from ? *from : 1;
-    layout.cp_kind = l.cp_kind;
-    layout.zero = l.zero;
-    layout.sequence_parallel = l.sequence_parallel;
-    layout.recompute = l.recompute;
-    layout.schedule = l.schedule ? l.schedule : LOOM_SCHEDULE_1F1B;
-    layout.vpp = l.schedule == LOOM_SCHEDULE_ZB_V ? 2 : 1;
-    layout.seq = run->layout.seq;
-    layout.pad_seq = true;
-    layout.global_batch = run->layout.global_batch;
-    layout.micro_batch = 2;
-    assert_ok(loom_layout_check(&layout, &run->model, layout.tp * layout.cp * layout.dp * layout.pp));
-    run->layout = layout;
 }
 
 static void train_into(int place)
@@ -181,17 +151,15 @@ static void compare(void)
 
 static void open_truth_run(const char *model)
 {
-    open_run(model, TRUTH_SEQ);
-    run->data.packed = false;
-    run->data.tokenizer = GPT_UINT16;
-    snprintf(run->data.path, sizeof run->data.path, "%s", test_data("fixtures/tokens.bin"));
+    truth_open(model, &expected);
+    run = truth_run(&expected);
 }
 
 /* What is expected is the fixture's curve; gradients of single tensors are those of one rank. */
 static void read_truth_of(const char *model)
 {
     open_truth_run(model);
-    use_layout((loom_layout){0});
+    truth_use_layout(run, (loom_layout){0});
     train_into(0);
     for (int i = 0; i < STEPS; i++) {
         results[0].loss[i] = expected.loss[i];
@@ -224,10 +192,10 @@ static void in_layouts(const char *model, int64_t seq, ends_fn *ends, const loom
 {
     write_text(ends);
     open_run(model, seq);
-    use_layout((loom_layout){0});
+    truth_use_layout(run, (loom_layout){0});
     train_into(0);
     for (int i = 0; i < count; i++) {
-        use_layout(layouts[i]);
+        truth_use_layout(run, layouts[i]);
         train_into(1);
         compare();
     }
@@ -278,10 +246,10 @@ static void an_odd_vocabulary_is_the_same_in_every_layout(void **state)
         run->init[0] = '\0';
         run->train.seed = 7;
         run->model.vocab = 131;
-        use_layout((loom_layout){0});
+        truth_use_layout(run, (loom_layout){0});
         train_into(0);
         for (size_t i = 0; i < sizeof splits / sizeof *splits; i++) {
-            use_layout(splits[i]);
+            truth_use_layout(run, splits[i]);
             train_into(1);
             compare();
         }
@@ -310,7 +278,7 @@ static void the_gathering_dispatcher_meets_the_fixtures(void **state)
         read_truth_of(models[m]);
         run->experts.dispatcher = LOOM_EP_ALLGATHER;
         for (int i = 0; i < FOLDS; i++) {
-            use_layout(folds[i]);
+            truth_use_layout(run, folds[i]);
             train_into(1);
             compare();
         }
@@ -328,12 +296,12 @@ static void dropped_choices_are_the_same_in_every_layout(void **state)
     for (int m = 0; m < 2; m++) {
         open_run(models[m], 27);
         run->experts.capacity_factor = 0.75;
-        use_layout((loom_layout){0});
+        truth_use_layout(run, (loom_layout){0});
         train_into(0);
         assert_true(results[0].dropped[0] >= 0.25 && results[0].dropped[0] < 1);
         for (int i = 0; i < FOLDS; i++) {
             run->experts.dispatcher = i % 2 ? LOOM_EP_ALLGATHER : LOOM_EP_ALLTOALL;
-            use_layout(folds[i]);
+            truth_use_layout(run, folds[i]);
             train_into(1);
             compare();
         }
@@ -387,7 +355,7 @@ static void every_layout_chooses_the_same_experts(void **state)
         for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
             result = i > 0;
             memset((*routes)[result], 0xff, sizeof(*routes)[result]);
-            use_layout(layouts[i]);
+            truth_use_layout(run, layouts[i]);
             on_ranks(loom_layout_world(&run->layout), route_once);
             assert_true((*routes)[result][run->model.layers - 1][ROUTED - 1][0] >= 0);
             assert_memory_equal((*routes)[result], (*routes)[0], sizeof(*routes)[0]);
@@ -407,12 +375,12 @@ static void packed_documents_give_what_each_gives_alone(void **state)
     for (int i = 0; i < 2; i++) {
         open_run(models[i], 8);
         run->layout.global_batch = 4 * TRUTH_BATCH;
-        use_layout((loom_layout){0});
+        truth_use_layout(run, (loom_layout){0});
         train_into(0);
         assert_int_equal(results[0].counted, 4 * TRUTH_BATCH * 7);
         run->layout.seq = 32;
         run->layout.global_batch = TRUTH_BATCH;
-        use_layout((loom_layout){.cp = 2});
+        truth_use_layout(run, (loom_layout){.cp = 2});
         train_into(1);
         compare();
         close_run();
@@ -441,7 +409,7 @@ static void padding_changes_nothing(void **state)
 
             if (run->model.moe.experts > 0)
                 layout.ep = layout.tp == 2 ? 2 : 1;
-            use_layout(layout);
+            truth_use_layout(run, layout);
             assert_true(loom_layout_padded_seq(&run->layout, TRUTH_SEQ) > TRUTH_SEQ);
             train_into(1);
             compare();
