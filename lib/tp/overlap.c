@@ -35,12 +35,14 @@ static loom_status gather_chunk(loom_tp *tp, const float *local, int64_t first, 
     return loom_all_to_all_v(tp->mesh->axis[LOOM_AXIS_TP], local, counts, from, full, counts, to, LOOM_F32, tp->comm);
 }
 
-/* What is multiplied of each chunk: of every rank's rows those from `first`. */
+/* What is multiplied: the rows from `first`. */
 typedef loom_status product_fn(const void *context, const float *from, loom_tp_rows rows, int64_t first, float *to);
+/* loom_tp_enter, or loom_tp_leave_backward. */
+typedef loom_status gather_fn(loom_tp *tp, const float *local, int64_t tokens, int64_t features, float *buffer, const float **full);
 
 /* local [Tl, features] -> full [T, features], and of each chunk that has arrived the product, while the next is on its way. */
-static loom_status gather_and_multiply(loom_tp *tp, const float *local, int64_t tokens, int64_t features, float *full, int64_t chunks,
-                                       product_fn *product, const void *context, float *to)
+static loom_status multiply_in_chunks(loom_tp *tp, const float *local, int64_t tokens, int64_t features, float *full, int64_t chunks,
+                                      product_fn *product, const void *context, float *to)
 {
     int64_t own = tokens / tp->size;
     loom_tp_rows rows = {.runs = tp->size, .count = own / chunks, .in_apart = own, .out_apart = own};
@@ -53,6 +55,24 @@ static loom_status gather_and_multiply(loom_tp *tp, const float *local, int64_t 
         LOOM_TRY(product(context, full, rows, first, to));
     }
     return LOOM_OK;
+
+fail:
+    return status;
+}
+
+/* The same, or one gather and one product where nothing is cut. */
+static loom_status gather_and_multiply(loom_tp *tp, gather_fn *gather, const float *local, int64_t tokens, int64_t features, float *buffer,
+                                       const float **full, product_fn *product, const void *context, float *to)
+{
+    int64_t chunks = chunks_between(tp, tokens);
+    loom_status status;
+
+    if (chunks > 1) {
+        *full = buffer;
+        return multiply_in_chunks(tp, local, tokens, features, buffer, chunks, product, context, to);
+    }
+    LOOM_TRY(gather(tp, local, tokens, features, buffer, full));
+    return product(context, *full, loom_tp_all_rows(tokens), 0, to);
 
 fail:
     return status;
@@ -74,18 +94,9 @@ static loom_status columns_product(const void *context, const float *x, loom_tp_
 
 loom_status loom_tp_columns_forward(loom_linear *const *layers, int count, const float *x_local, int64_t tokens, float *buffer, float *y)
 {
-    loom_tp *tp = layers[0]->tp;
-    int64_t features = layers[0]->in, chunks = chunks_between(tp, tokens);
     const float *x_full;
-    loom_status status;
 
-    if (chunks > 1)
-        return gather_and_multiply(tp, x_local, tokens, features, buffer, chunks, columns_product, &(columns){layers, count}, y);
-    LOOM_TRY(loom_tp_enter(tp, x_local, tokens, features, buffer, &x_full));
-    return loom_linears_forward(layers, count, x_full, tokens, y);
-
-fail:
-    return status;
+    return gather_and_multiply(layers[0]->tp, loom_tp_enter, x_local, tokens, layers[0]->in, buffer, &x_full, columns_product, &(columns){layers, count}, y);
 }
 
 /* A column layer with GELU after it. */
@@ -103,18 +114,9 @@ static loom_status column_gelu_product(const void *context, const float *x, loom
 
 loom_status loom_tp_column_forward_gelu(const loom_linear *layer, const float *x_local, int64_t tokens, float *buffer, float *y_TO, float *gelu_TO)
 {
-    loom_tp *tp = layer->tp;
-    int64_t chunks = chunks_between(tp, tokens);
     const float *x_full;
-    loom_status status;
 
-    if (chunks > 1)
-        return gather_and_multiply(tp, x_local, tokens, layer->in, buffer, chunks, column_gelu_product, &(column_gelu){layer, gelu_TO}, y_TO);
-    LOOM_TRY(loom_tp_enter(tp, x_local, tokens, layer->in, buffer, &x_full));
-    return loom_linear_forward_gelu(layer, x_full, tokens, y_TO, gelu_TO);
-
-fail:
-    return status;
+    return gather_and_multiply(layer->tp, loom_tp_enter, x_local, tokens, layer->in, buffer, &x_full, column_gelu_product, &(column_gelu){layer, gelu_TO}, y_TO);
 }
 
 /* --- out of a region --------------------------------------------------------------------------------------------------------------- */
@@ -198,17 +200,6 @@ loom_status loom_tp_row_backward(const loom_linear *layer, const float *dy_local
 loom_status loom_tp_row_backward_gelu(const loom_linear *layer, const float *dy_local, int64_t tokens, float *buffer, const float **dy_full,
                                       const float *before_TI, float *dx_TI)
 {
-    loom_tp *tp = layer->tp;
-    int64_t chunks = chunks_between(tp, tokens);
-    loom_status status;
-
-    if (chunks > 1) {
-        *dy_full = buffer;
-        return gather_and_multiply(tp, dy_local, tokens, layer->out, buffer, chunks, row_input_product, &(row_input){layer, before_TI}, dx_TI);
-    }
-    LOOM_TRY(loom_tp_leave_backward(tp, dy_local, tokens, layer->out, buffer, dy_full));
-    return loom_linear_backward_input_gelu(layer, *dy_full, tokens, before_TI, dx_TI);
-
-fail:
-    return status;
+    return gather_and_multiply(layer->tp, loom_tp_leave_backward, dy_local, tokens, layer->out, buffer, dy_full, row_input_product,
+                               &(row_input){layer, before_TI}, dx_TI);
 }
