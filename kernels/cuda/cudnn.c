@@ -324,40 +324,38 @@ static int run_backward(loom_gpu *gpu, const dnn_state *s, const loom_cudnn_plan
     return widen(gpu, shape, &where, LOOM_CUDNN_DV, a->dv_BSGK, a->dv_at, a->accumulate_dkv);
 }
 
-int loom_cudnn_attention(loom_gpu *gpu, const loom_attention_args *a, bool *done)
+/* *found NULL: cuDNN takes no such call, or has no engine for it. */
+static int plan_of(const loom_gpu *gpu, const loom_attention_args *a, bool backward, kept_plan **found)
 {
     dnn_state *s = gpu->dnn;
     loom_cudnn_shape shape;
-    kept_plan *p;
-    int error;
 
-    *done = false;
-    if (!takes(a, false, &shape) || !is_open(s))
-        return 0;
-    error = find_plan(s, gpu, &shape, &p);
+    *found = NULL;
+    return takes(a, backward, &shape) && is_open(s) ? find_plan(s, gpu, &shape, found) : 0;
+}
+
+int loom_cudnn_attention(loom_gpu *gpu, const loom_attention_args *a, bool *done)
+{
+    kept_plan *p;
+    int error = plan_of(gpu, a, false, &p);
+
+    *done = p != NULL;
     if (error || !p)
         return error;
-    *done = true;
-    error = loom_trial_next(&p->trial, gpu) == LOOM_TRIAL_SECOND ? run_forward(gpu, s, &p->plan, a) : loom_gpu_own_attention(gpu, a);
+    error = loom_trial_next(&p->trial, gpu) == LOOM_TRIAL_SECOND ? run_forward(gpu, gpu->dnn, &p->plan, a) : loom_gpu_own_attention(gpu, a);
     loom_trial_over(&p->trial, gpu);
     return error;
 }
 
 int loom_cudnn_attention_backward(loom_gpu *gpu, const loom_attention_backward_args *a, bool *done)
 {
-    dnn_state *s = gpu->dnn;
-    loom_cudnn_shape shape;
     kept_plan *p;
-    int error;
+    int error = plan_of(gpu, &a->forward, true, &p);
 
-    *done = false;
-    if (!takes(&a->forward, true, &shape) || !is_open(s))
-        return 0;
-    error = find_plan(s, gpu, &shape, &p);
+    *done = p != NULL;
     if (error || !p)
         return error;
-    *done = true;
-    error = loom_trial_next(&p->trial, gpu) == LOOM_TRIAL_SECOND ? run_backward(gpu, s, &p->plan, a) : loom_gpu_own_attention_backward(gpu, a);
+    error = loom_trial_next(&p->trial, gpu) == LOOM_TRIAL_SECOND ? run_backward(gpu, gpu->dnn, &p->plan, a) : loom_gpu_own_attention_backward(gpu, a);
     loom_trial_over(&p->trial, gpu);
     return error;
 }
