@@ -40,7 +40,7 @@ static loom_status allocate(loom_dp *dp, loom_dp_class *c)
     size_t all = (size_t)c->count * sizeof(float), state = dp->zero1 ? all / (size_t)c->parts : all;
     loom_status status;
 
-    LOOM_TRY(loom_alloc_for_comm(dp->device, all, LOOM_MEM_WEIGHTS, (void **)&c->value));
+    LOOM_TRY((dp->zero1 ? loom_alloc_for_comm : loom_alloc)(dp->device, all, LOOM_MEM_WEIGHTS, (void **)&c->value)); /* which ZeRO gathers */
     LOOM_TRY(loom_alloc_for_comm(dp->device, all, LOOM_MEM_GRADIENTS, (void **)&c->gradient));
     LOOM_TRY(loom_alloc(dp->device, state, LOOM_MEM_OPTIMIZER, (void **)&c->m));
     LOOM_TRY(loom_alloc(dp->device, state, LOOM_MEM_OPTIMIZER, (void **)&c->v));
