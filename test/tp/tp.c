@@ -172,6 +172,15 @@ static void open_pair(const fixture *f, loom_stream *stream, loom_linear *up, lo
     fill(&down->weight, 2);
 }
 
+/* Rows of x and of the gradient of y, from row `first` on. */
+static void fill_rows(float *x, float *dy, int64_t first, int64_t rows)
+{
+    for (int64_t i = 0; i < rows * IN; i++) {
+        x[i] = element(3, first * IN + i);
+        dy[i] = element(4, first * IN + i);
+    }
+}
+
 static void column_then_row(loom_comm *world, loom_stream *stream, bool sequence_parallel)
 {
     fixture f = open_tp(world, stream, sequence_parallel);
@@ -183,10 +192,7 @@ static void column_then_row(loom_comm *world, loom_stream *stream, bool sequence
     const float *seen;
 
     open_pair(&f, stream, &up, &down, &params, &dp);
-    for (int64_t i = 0; i < local * IN; i++) {
-        x[i] = element(3, first * IN + i);
-        dy[i] = element(4, first * IN + i);
-    }
+    fill_rows(x, dy, first, local);
     assert_ok(loom_tp_enter(f.tp, x, TOKENS, IN, full, &seen));
     assert_ok(loom_linear_forward(&up, seen, TOKENS, wide, 0));
     assert_ok(loom_linear_forward(&down, wide, TOKENS, partial, 0));
@@ -268,10 +274,7 @@ static void borders_with_products(loom_comm *world, loom_stream *stream, bool se
     assert_int_equal(f.tp->chunks, chunks);
     open_pair(&f, stream, &up, &down, &params, &dp);
     loom_comm_reset_traffic(f.mesh->axis[LOOM_AXIS_TP]);
-    for (int64_t i = 0; i < local * IN; i++) {
-        x[i] = element(3, first * IN + i);
-        dy[i] = element(4, first * IN + i);
-    }
+    fill_rows(x, dy, first, local);
     assert_ok(loom_tp_columns_forward(ups, 1, x, TOKENS, full, wide));
     assert_ok(loom_tp_row_forward(&down, wide, TOKENS, partial, y));
     assert_ok(loom_tp_row_backward(&down, dy, TOKENS, d_full, &dy_full, d_wide));
@@ -332,10 +335,7 @@ static void gelu_between(loom_comm *world, loom_stream *stream, bool sequence_pa
     const float *dy_full;
 
     open_pair(&f, stream, &up, &down, &params, &dp);
-    for (int64_t i = 0; i < local * IN; i++) {
-        x[i] = element(3, first * IN + i);
-        dy[i] = element(4, first * IN + i);
-    }
+    fill_rows(x, dy, first, local);
     assert_ok(loom_tp_columns_forward(ups, 1, x, TOKENS, full, plain));
     assert_ok(loom_tp_column_forward_gelu(&up, x, TOKENS, full, before, after));
     assert_ok(loom_tp_row_backward(&down, dy, TOKENS, full, &dy_full, d_plain));
