@@ -62,7 +62,9 @@ LOOM_API void loom_device_reset_peak(loom_device *device);
 typedef enum loom_stream_kind { LOOM_STREAM_INLINE, LOOM_STREAM_WORKER } loom_stream_kind;
 
 LOOM_API loom_status loom_stream_open(loom_device *device, loom_stream_kind kind, const char *name, loom_stream **stream);
-LOOM_API void loom_stream_close(loom_stream *stream); /* accepts NULL; waits for nothing: abandons what is queued */
+/* Accepts NULL. What is queued touches no memory afterwards: on CPU it is abandoned; on CUDA, where it cannot be called back, this waits for it, though no longer
+ * than 10 s. */
+LOOM_API void loom_stream_close(loom_stream *stream);
 LOOM_API loom_device *loom_stream_device(const loom_stream *stream);
 LOOM_API const char *loom_stream_name(const loom_stream *stream);
 

@@ -185,11 +185,11 @@ void loom_gathering_close(loom_gathering *g)
 {
     if (!g)
         return;
+    loom_stream_close(g->stream); /* before the memory that what it has left may use */
     loom_free_host(loom_comm_device(g->mesh->world), g->tensor);
     loom_free_host(loom_comm_device(g->mesh->world), g->piece);
     loom_free(loom_comm_device(g->mesh->world), g->landing);
     free(g->pieces);
-    loom_stream_close(g->stream);
     free(g);
 }
 

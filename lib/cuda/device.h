@@ -36,6 +36,7 @@ typedef struct loom_cuda_device {
     cudaStream_t allocations, frees; /* two: a free comes behind all that is queued, and an allocation may not wait for that */
     int priority_least, priority_greatest;
     bool registers;       /* memory for comms comes from NCCL; registered.h */
+    bool stuck;           /* work that was waited for at an end did not get through */
     pthread_mutex_t lock; /* of the lists */
     struct loom_cuda_block *blocks; /* of NCCL's memory */
     struct loom_cuda_stream *streams;

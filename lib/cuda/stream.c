@@ -13,6 +13,41 @@
 #include "device/queue.h"
 #include "device/watch.h"
 
+/* --- work that is left ------------------------------------------------------------------------------------------------------------ */
+
+/* Kernels end within microseconds or milliseconds: yields first, then naps that are short against a step. */
+static void nap(int rounds)
+{
+    enum { YIELDS = 2000 };
+    static const struct timespec short_sleep = {.tv_nsec = 50000};
+
+    if (rounds < YIELDS)
+        sched_yield();
+    else
+        nanosleep(&short_sleep, NULL);
+}
+
+/* Until the device has run what is left of a stream's work, which cannot be called back and may write to memory that the caller is about to let go of; unless
+ * it does not get through: then nobody waits for such work a second time. Comms that hold the stream up are aborted by the watch. What went wrong before
+ * stays the thread's message. */
+static void run_out(loom_device *device, cudaStream_t stream, double begin_s)
+{
+    static const double PATIENCE_S = 10;
+    loom_cuda_device *d = loom_cuda_of(device);
+    double called_s = loom_now_s(), now_s = called_s;
+    char reason[1024];
+
+    snprintf(reason, sizeof reason, "%s", loom_last_error());
+    for (int rounds = 0; !d->stuck && cudaStreamQuery(stream) == cudaErrorNotReady; rounds++) {
+        if (rounds % 256 == 255)
+            loom_watch_check(device, now_s - begin_s);
+        nap(rounds);
+        now_s = loom_now_s();
+        d->stuck = now_s - called_s >= PATIENCE_S;
+    }
+    loom_fail(LOOM_OK, "%s", reason);
+}
+
 /* --- streams ------------------------------------------------------------------------------------------------------------------ */
 
 /* Who goes first where kernels compete for the device. Compute fills it whatever its place, so what others wait for comes before it: messages of the
@@ -61,7 +96,7 @@ fail:
 static void free_stream(loom_cuda_stream *s)
 {
     if (s->base.backend)
-        cudaStreamDestroy(s->base.backend); /* what is queued still runs */
+        cudaStreamDestroy(s->base.backend);
     if (s->mark)
         cudaEventDestroy(s->mark);
     loom_timeline_drop(s->base.line);
@@ -105,7 +140,8 @@ void loom_cuda_stream_close(loom_stream *stream)
             break;
         }
     pthread_mutex_unlock(&d->lock);
-    loom_cuda_enter(stream->device);
+    if (loom_cuda_enter(stream->device) >= 0)
+        run_out(stream->device, loom_cuda_stream_of(stream), loom_now_s());
     free_stream((loom_cuda_stream *)stream);
 }
 
@@ -177,35 +213,6 @@ loom_status loom_cuda_stream_fill_zero(loom_stream *stream, void *memory, size_t
 
 /* --- waiting ------------------------------------------------------------------------------------------------------------------------ */
 
-/* Kernels end within microseconds or milliseconds: yields first, then naps that are short against a step. */
-static void nap(int rounds)
-{
-    enum { YIELDS = 2000 };
-    static const struct timespec short_sleep = {.tv_nsec = 50000};
-
-    if (rounds < YIELDS)
-        sched_yield();
-    else
-        nanosleep(&short_sleep, NULL);
-}
-
-/* What is left of the work of a stream whose comm was aborted: it runs on, and may write to memory that the caller lets go of when it hears of the failure. So
- * that comes first, unless the device does not get through. Further comms that hold the stream up are aborted by the same watch. */
-static loom_status drain(loom_device *device, cudaStream_t stream, double begin_s, loom_status failure)
-{
-    static const double PATIENCE_S = 10;
-    double failed_s = loom_now_s();
-    char reason[1024];
-
-    snprintf(reason, sizeof reason, "%s", loom_last_error());
-    for (int rounds = 0; cudaStreamQuery(stream) == cudaErrorNotReady && loom_now_s() - failed_s < PATIENCE_S; rounds++) {
-        if (rounds % 256 == 255)
-            loom_watch_check(device, loom_now_s() - begin_s);
-        nap(rounds);
-    }
-    return loom_fail(failure, "%s", reason);
-}
-
 loom_status loom_cuda_settle(loom_device *device, cudaStream_t stream, const char *name)
 {
     double begin_s = loom_now_s();
@@ -213,8 +220,10 @@ loom_status loom_cuda_settle(loom_device *device, cudaStream_t stream, const cha
 
     for (int rounds = 0; (code = cudaStreamQuery(stream)) == cudaErrorNotReady; rounds++) {
         loom_status status = rounds % 256 == 255 ? loom_watch_check(device, loom_now_s() - begin_s) : LOOM_OK;
-        if (status < 0)
-            return drain(device, stream, begin_s, status);
+        if (status < 0) {
+            run_out(device, stream, begin_s);
+            return status;
+        }
         nap(rounds);
     }
     return loom_cuda_check(device, code, "work of stream \"%s\"", name);

@@ -174,6 +174,33 @@ static void a_free_comes_after_what_is_queued(void **state)
     teardown(f);
 }
 
+static loom_status linger(void *argument)
+{
+    (void)argument;
+    usleep(20000);
+    return LOOM_OK;
+}
+
+/* What a stream has left when it is closed is over before the caller goes on and lets go of the memory; the message of what went wrong before stays. */
+static void a_closed_stream_touches_no_memory(void **state)
+{
+    fixture f = setup();
+    float *memory = new_floats(f.device), host[COUNT] = {1}, back[COUNT] = {0};
+
+    (void)state;
+    assert_ok(loom_stream_run(f.b, linger, NULL));
+    assert_ok(loom_stream_follow(f.a, f.b));
+    assert_ok(loom_stream_copy(f.a, memory, host, sizeof host));
+    assert_ok(loom_stream_copy(f.a, back, memory, sizeof back));
+    loom_fail(LOOM_E_INVALID, "what went wrong");
+    loom_stream_close(f.a);
+    assert_true(back[0] == 1);
+    assert_string_equal(loom_last_error(), "what went wrong");
+    loom_free(f.device, memory);
+    loom_stream_close(f.b);
+    loom_device_close(f.device);
+}
+
 static loom_status count_up(void *argument)
 {
     atomic_fetch_add((_Atomic int *)argument, 1);
@@ -280,6 +307,7 @@ int main(void)
         cmocka_unit_test(a_missing_wait_shows),
         cmocka_unit_test(following_a_stream_is_an_event_and_a_wait),
         cmocka_unit_test(a_free_comes_after_what_is_queued),
+        cmocka_unit_test(a_closed_stream_touches_no_memory),
         cmocka_unit_test(host_work_runs_in_order_and_its_failure_stays),
         cmocka_unit_test(a_failure_is_named_in_cudas_words),
         cmocka_unit_test(a_device_that_is_not_there_is_unsupported),
