@@ -24,6 +24,13 @@ static bool tied_across_stages(const gpt_stage *stage)
            loom_layout_stage_of_chunk(layout, 0) != loom_layout_stage_of_chunk(layout, layout->n_chunks - 1);
 }
 
+/* Parameters from `first` on are of `unit`. */
+static void join_unit(const gpt_stage *stage, int first, int unit)
+{
+    for (int i = first; i < stage->params.count; i++)
+        stage->params.at[i]->unit = unit;
+}
+
 static loom_status open_embedding(gpt_stage *stage)
 {
     const loom_model *model = stage->model;
@@ -46,6 +53,8 @@ static loom_status open_embedding(gpt_stage *stage)
         TRY(loom_param_list_add(&stage->params, &stage->positions));
     }
     stage->embedding_params[1] = stage->params.count;
+    stage->embedding_unit = stage->units++;
+    join_unit(stage, stage->embedding_params[0], stage->embedding_unit);
     return LOOM_OK;
 }
 
@@ -59,14 +68,17 @@ static loom_status open_head(gpt_stage *stage)
     TRY(gpt_norm_init(&stage->final_norm, &stage->shape, gpt_name(model, GPT_FINAL_NORM, 0, name), &stage->params));
     if (model->tied_embeddings && !tied_across_stages(stage)) {
         stage->head = &stage->embedding; /* its gradient is complete when the embedding's is */
+        stage->head_unit = stage->embedding_unit;
     } else {
         config.tied = tied_across_stages(stage);
         snprintf(full, sizeof full, "%s.weight", gpt_name(model, config.tied ? GPT_EMBEDDING : GPT_HEAD, 0, name));
         stage->head = &stage->head_matrix;
         TRY(loom_vocab_init(stage->head, stage->tp, &config));
         TRY(loom_vocab_declare(stage->head, &stage->params));
+        stage->head_unit = stage->units++;
     }
     stage->head_params[1] = stage->params.count;
+    join_unit(stage, stage->head_params[0], stage->head_unit);
     return LOOM_OK;
 }
 
@@ -90,9 +102,11 @@ static loom_status open_chunk(gpt_stage *stage, gpt_chunk *chunk, int index, con
         return loom_fail(LOOM_E_MEMORY, "chunk %d: no memory for %lld blocks", index, (long long)chunk->layers);
     if (chunk->has_embedding)
         TRY(open_embedding(stage));
+    chunk->first_unit = stage->units;
     for (int64_t i = 0; i < chunk->layers; i++) {
         chunk->first_param[i] = stage->params.count;
         TRY(gpt_block_init(&chunk->blocks[i], &stage->shape, chunk->first_layer + i, &stage->params));
+        join_unit(stage, chunk->first_param[i], stage->units++);
     }
     chunk->first_param[chunk->layers] = stage->params.count;
     return chunk->has_head ? open_head(stage) : LOOM_OK;
@@ -238,6 +252,31 @@ loom_status gpt_stage_allocate(gpt_stage *stage)
                          stage->tp->compute);
 }
 
+/* --- what dp is told ------------------------------------------------------------------------------------------------------------- */
+
+static loom_status use_weights(const gpt_stage *stage, int unit)
+{
+    return stage->dp ? loom_dp_gather_weights(stage->dp, unit) : LOOM_OK;
+}
+
+static loom_status begin_gradients(const gpt_stage *stage, int unit)
+{
+    return stage->dp ? loom_dp_begin_gradients(stage->dp, unit) : LOOM_OK;
+}
+
+static loom_status scatter_gradients(const gpt_stage *stage, int unit)
+{
+    return stage->dp ? loom_dp_scatter_gradients(stage->dp, unit) : LOOM_OK;
+}
+
+/* During the last micro-batch's backward every gradient that was just written is complete. */
+static loom_status tell_ready(const gpt_stage *stage, int micro_batch, int first, int end)
+{
+    if (!stage->dp || micro_batch != stage->micro_batches - 1 || first == end)
+        return LOOM_OK;
+    return loom_dp_ready(stage->dp, stage->params.at + first, end - first);
+}
+
 /* --- embedding and head ------------------------------------------------------------------------------------------------------------ */
 
 /* Position of each token that this rank holds between the regions. */
@@ -251,6 +290,7 @@ static loom_status embed(gpt_stage *stage, const gpt_shape *s, const int32_t *to
     gpt_workspace *w = &stage->workspace;
     loom_kernels *k = s->tp->kernels;
 
+    TRY(use_weights(stage, stage->embedding_unit));
     TRY(loom_vocab_embed(&stage->embedding, tokens, s->T, s->tp->size == 1 ? x : w->partial_TD));
     TRY(loom_tp_leave(s->tp, s->tp->size == 1 ? x : w->partial_TD, s->T, s->D, x));
     if (stage->model->positions != LOOM_LEARNED)
@@ -270,6 +310,7 @@ static loom_status embed_backward(gpt_stage *stage, const gpt_shape *s, const in
     loom_kernels *k = s->tp->kernels;
     const float *d_full;
 
+    TRY(begin_gradients(stage, stage->embedding_unit));
     if (stage->model->positions == LOOM_LEARNED)
         TRY(k->position_backward(k,
                                  &(loom_position_backward_args){.dtable_PD = stage->positions.gradient,
@@ -280,7 +321,8 @@ static loom_status embed_backward(gpt_stage *stage, const gpt_shape *s, const in
                                                                 .positions = stage->model->seq},
                                  s->tp->compute));
     TRY(loom_tp_leave_backward(s->tp, d, s->T, s->D, stage->workspace.gathered_TD, &d_full));
-    return loom_vocab_embed_backward(&stage->embedding, tokens, s->T, d_full);
+    TRY(loom_vocab_embed_backward(&stage->embedding, tokens, s->T, d_full));
+    return scatter_gradients(stage, stage->embedding_unit);
 }
 
 /* Logits, loss and both gradients of some tokens; d_full gets the gradient of their x. */
@@ -303,6 +345,8 @@ static loom_status head_forward_backward(gpt_stage *stage, const float *x, const
     gpt_workspace *w = &stage->workspace;
     const float *x_full;
 
+    TRY(use_weights(stage, stage->head_unit));
+    TRY(begin_gradients(stage, stage->head_unit));
     TRY(gpt_norm_forward(&stage->final_norm, s, x, NULL, NULL, stage->norm_TD, stage->mean_T, stage->rstd_T));
     TRY(loom_tp_enter(s->tp, stage->norm_TD, s->T, s->D, w->gathered_TD, &x_full));
     for (int64_t t = 0; t < s->T; t += stage->logits_tokens) {
@@ -312,7 +356,8 @@ static loom_status head_forward_backward(gpt_stage *stage, const float *x, const
     }
     TRY(loom_tp_enter_backward_begin(s->tp, w->partial_TD, s->T, s->D, w->branch_TlD));
     TRY(loom_tp_enter_backward_end(s->tp));
-    return gpt_norm_backward(&stage->final_norm, s, w->branch_TlD, x, stage->mean_T, stage->rstd_T, d, false);
+    TRY(gpt_norm_backward(&stage->final_norm, s, w->branch_TlD, x, stage->mean_T, stage->rstd_T, d, false));
+    return scatter_gradients(stage, stage->head_unit);
 }
 
 /* --- the pipeline's callbacks ------------------------------------------------------------------------------------------------------- */
@@ -342,6 +387,7 @@ static loom_status run_layers(gpt_stage *stage, gpt_chunk *chunk, const gpt_shap
     for (int64_t i = 0; i < chunk->layers; i++) {
         float *to = i + 1 < chunk->layers ? slot->x[i + 1] : out;
 
+        TRY(use_weights(stage, chunk->first_unit + (int)i));
         TRY(gpt_block_forward(&chunk->blocks[i], s, &stage->workspace, &slot->saved[i], block_input(chunk, slot, i, input), to));
         loom_device_progress(stage->device);
     }
@@ -378,14 +424,6 @@ static loom_status forward(void *context, int index, int micro_batch, int slot_i
     return head_forward_backward(stage, out, micro_batch_of(stage, stage->batch.targets, micro_batch), slot->d_out);
 }
 
-/* During the last micro-batch's backward every gradient that was just written is complete. */
-static loom_status tell_ready(gpt_stage *stage, int micro_batch, int first, int end)
-{
-    if (!stage->dp || micro_batch != stage->micro_batches - 1 || first == end)
-        return LOOM_OK;
-    return loom_dp_ready(stage->dp, stage->params.at + first, end - first);
-}
-
 static loom_status copy_rows(const gpt_stage *stage, float *to, const float *from)
 {
     return loom_stream_copy(stage->tp->compute, to, from, (size_t)(stage->shape.Tl * stage->shape.D) * sizeof *to);
@@ -400,10 +438,14 @@ static const gpt_saved *saved_of(const gpt_slot *slot, int64_t i)
 static loom_status block_backward(gpt_stage *stage, gpt_chunk *chunk, const gpt_shape *s, const gpt_slot *slot, int64_t i, const float *input, float *d)
 {
     const float *x = block_input(chunk, slot, i, input);
+    int unit = chunk->first_unit + (int)i;
 
+    TRY(use_weights(stage, unit));
+    TRY(begin_gradients(stage, unit));
     if (stage->recompute) /* its output is not needed again: it goes where the backward's first gradient will overwrite it */
         TRY(gpt_block_forward(&chunk->blocks[i], s, &stage->workspace, saved_of(slot, i), x, stage->workspace.branch_TlD));
     TRY(gpt_block_backward(&chunk->blocks[i], s, &stage->workspace, saved_of(slot, i), x, d));
+    TRY(scatter_gradients(stage, unit));
     if (s->split_backward && i > 0) /* nobody reads this input any more, and the weights of the block before want its gradient */
         TRY(copy_rows(stage, slot->x[i], d));
     loom_device_progress(stage->device);
@@ -455,8 +497,11 @@ static loom_status backward_weight(void *context, int index, int micro_batch, in
     (void)input; /* no weight is multiplied by it: a norm stands between */
     for (int64_t i = chunk->layers - 1; i >= 0; i--) {
         const float *d_out = i + 1 < chunk->layers ? slot->x[i + 1] : slot->d_out;
+        int unit = chunk->first_unit + (int)i;
 
+        TRY(begin_gradients(stage, unit));
         TRY(gpt_block_backward_weight(&chunk->blocks[i], &s, &stage->workspace, saved_of(slot, i), d_out));
+        TRY(scatter_gradients(stage, unit));
         TRY(tell_ready(stage, micro_batch, chunk->first_param[i], chunk->first_param[i + 1]));
         loom_device_progress(stage->device);
     }
@@ -578,6 +623,7 @@ static loom_status head_logits(gpt_stage *stage, const gpt_shape *s, const float
     const float *x_full;
     float *buffers, *host = NULL;
 
+    TRY(use_weights(stage, stage->head_unit));
     TRY(gpt_norm_forward(&stage->final_norm, s, x, NULL, NULL, stage->norm_TD, stage->mean_T, stage->rstd_T));
     TRY(loom_tp_enter(s->tp, stage->norm_TD, s->T, s->D, stage->workspace.gathered_TD, &x_full));
     TRY(loom_alloc(stage->device, (size_t)(most * (columns + s->D)) * sizeof(float), LOOM_MEM_LOGITS, (void **)&buffers));

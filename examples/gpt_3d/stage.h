@@ -35,6 +35,7 @@ typedef struct gpt_chunk {
     bool has_embedding, has_head;
     gpt_block *blocks;
     int *first_param; /* [layers + 1] where each block's parameters begin in stage->params */
+    int first_unit;   /* of its blocks, one each */
     int slots;
     gpt_slot *slot;
     loom_moe_record *shared_record; /* of all layers with experts, where everything is recomputed */
@@ -61,6 +62,8 @@ typedef struct gpt_stage {
     loom_param positions;
     gpt_norm final_norm;
     int embedding_params[2], head_params[2]; /* first and end in params */
+    int embedding_unit, head_unit;           /* one where they share a matrix */
+    int units;                               /* of parameters that are used together */
     loom_param_list params;                  /* in forward order */
 
     gpt_workspace workspace;
@@ -72,7 +75,7 @@ typedef struct gpt_stage {
     double *loss_sum;       /* of the step, on the device */
 
     gpt_batch batch;
-    loom_dp *dp; /* told when gradients are complete; NULL: nobody is */
+    loom_dp *dp; /* told when parameters are used, and when gradients are complete; NULL: nobody is */
     loom_monitor *monitor;
 } gpt_stage;
 

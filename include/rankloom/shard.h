@@ -41,11 +41,24 @@ typedef struct loom_shard {
     loom_init init;
 } loom_shard;
 
-/* A parameter of this rank: its spec and, once dp has laid it out, where value and gradient are (f32, local shape, row-major). */
+/* What of a tensor a rank keeps between its uses: local elements [first, first + count), at `data`. */
+typedef struct loom_part {
+    float *data;
+    int64_t first, count;
+} loom_part;
+
+/* A parameter of this rank: its spec and, once dp has laid it out, where value and gradient are (f32, local shape, row-major). Where dp cuts them over the
+ * ranks that share a gradient (ZeRO-3, ZeRO-2) they are there only while their unit is in use (dp.h), and else the part that this rank keeps. */
 typedef struct loom_param {
     loom_shard shard;
+    int unit; /* parameters of one number are used together: a block's, say */
     float *value, *gradient;
+    bool value_cut, gradient_cut;
+    loom_part value_part, gradient_part; /* where they are cut; loom_param_kept_value() is for both */
 } loom_param;
+/* What this rank keeps: all of it where nothing is cut. */
+LOOM_API loom_part loom_param_kept_value(const loom_param *param);
+LOOM_API loom_part loom_param_kept_gradient(const loom_param *param);
 
 /* Parameters in the order of the forward pass. Grows; owns only the array: each loom_param belongs to its layer and stays put. */
 typedef struct loom_param_list {

@@ -194,6 +194,16 @@ LOOM_API int64_t loom_rows_grown(int64_t balanced, int64_t count);
 
 /* Doubles that dp sums norms and losses in. */
 enum { LOOM_REDUCTION_SUMS = 32 };
+/* What is cut over the ranks that share a gradient, from which stage of ZeRO on (Rajbhandari et al., SC 2020, §5). */
+enum { LOOM_ZERO_STATE = 1, LOOM_ZERO_GRADIENTS = 2, LOOM_ZERO_WEIGHTS = 3 };
+/* Whether `what` of a class of parameters is. Gradients that are summed over a second group as well (`alone` false), norms under sequence parallelism and tied
+ * embeddings, keep to the first stage: that sum comes once, at the end of a step. */
+static inline bool loom_zero_cuts(int zero, int what, int parts, bool alone)
+{
+    return zero >= what && parts > 1 && (alone || what == LOOM_ZERO_STATE);
+}
+/* Units whose whole weights, and as many whose whole gradients, have a place at a time: one in use, one on its way. */
+enum { LOOM_UNIT_PLACES = 2 };
 /* Elements of a flat buffer of parameters that lie one behind the other, each aligned (`sum` of those), and that `parts` ranks share. */
 static inline int64_t loom_flat_elements(int64_t sum, int parts)
 {

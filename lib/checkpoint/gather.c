@@ -6,11 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A piece of a global tensor on some rank. */
+/* A piece of a global tensor on some rank: of its shard what it keeps. */
 typedef struct piece {
     loom_shard shard;
-    int rank;  /* of the world */
-    int param; /* index in that rank's list */
+    int64_t first, count; /* local elements */
+    int rank;             /* of the world */
+    int param;            /* index in that rank's list */
 } piece;
 
 struct loom_gathering {
@@ -25,12 +26,21 @@ struct loom_gathering {
     int64_t landing_count, tensor_count;
 };
 
-/* One copy of everything: the first data- and context-parallel rank of each (tp, pp), the first holder, the tied owner. Experts: the first of edp. */
-static bool gives(const loom_mesh *mesh, const loom_shard *shard)
+static loom_part kept(const loom_gathering *g, const loom_param *param)
 {
-    bool first = shard->expert ? mesh->here.at[LOOM_AXIS_EDP] == 0 : mesh->here.at[LOOM_AXIS_DP] == 0 && mesh->here.at[LOOM_AXIS_CP] == 0;
+    return g->what == LOOM_WEIGHTS_VALUES ? loom_param_kept_value(param) : loom_param_kept_gradient(param);
+}
 
-    return first && shard->holder == 0 && (!shard->tied || shard->tied_owner);
+/* One copy of everything: of what is not cut over them the first data- and context-parallel rank of each (tp, pp); the first holder, the tied owner. Experts:
+ * the first of edp. */
+static bool gives(const loom_gathering *g, const loom_param *param)
+{
+    const loom_shard *shard = &param->shard;
+    const int *at = g->mesh->here.at;
+    bool first = shard->expert ? at[LOOM_AXIS_EDP] == 0 : at[LOOM_AXIS_DP] == 0 && at[LOOM_AXIS_CP] == 0;
+    bool cut = g->what == LOOM_WEIGHTS_VALUES ? param->value_cut : param->gradient_cut;
+
+    return (cut ? kept(g, param).count > 0 : first) && shard->holder == 0 && (!shard->tied || shard->tied_owner);
 }
 
 static int compare_pieces(const void *left, const void *right)
@@ -51,7 +61,7 @@ static loom_status exchange_pieces(loom_gathering *g)
     loom_status status;
 
     for (int i = 0; i < g->params->count; i++)
-        mine += gives(g->mesh, &g->params->at[i]->shard);
+        mine += gives(g, g->params->at[i]);
     if (!counts) {
         status = loom_fail(LOOM_E_MEMORY, "no memory to count the tensor pieces of %d ranks", ranks);
         goto fail;
@@ -67,9 +77,13 @@ static loom_status exchange_pieces(loom_gathering *g)
         goto fail;
     }
     mine = 0;
-    for (int i = 0; i < g->params->count; i++)
-        if (gives(g->mesh, &g->params->at[i]->shard))
-            own[mine++] = (piece){g->params->at[i]->shard, loom_comm_rank(world), i};
+    for (int i = 0; i < g->params->count; i++) {
+        const loom_param *param = g->params->at[i];
+        loom_part part = kept(g, param);
+
+        if (gives(g, param))
+            own[mine++] = (piece){param->shard, part.first, part.count, loom_comm_rank(world), i};
+    }
     LOOM_TRY(loom_comm_gather_host(world, own, all, (size_t)most * sizeof *all));
 
     g->pieces = malloc(((size_t)ranks * (size_t)most + 1) * sizeof *g->pieces);
@@ -95,9 +109,9 @@ static loom_status allocate(loom_gathering *g)
     loom_status status;
 
     for (int i = 0; i < g->count; i++) {
-        int64_t local = loom_shard_local_count(&g->pieces[i].shard), global = loom_shard_global_count(&g->pieces[i].shard);
+        int64_t global = loom_shard_global_count(&g->pieces[i].shard);
 
-        g->landing_count = local > g->landing_count ? local : g->landing_count;
+        g->landing_count = g->pieces[i].count > g->landing_count ? g->pieces[i].count : g->landing_count;
         g->tensor_count = global > g->tensor_count ? global : g->tensor_count;
     }
     if (loom_comm_rank(g->mesh->world) != 0)
@@ -112,15 +126,18 @@ fail:
 }
 
 typedef struct placing {
-    const float *from;
+    const float *from; /* local elements [first, end) */
+    int64_t first, end;
     float *to;
 } placing;
 
 static loom_status place_run(void *context, int64_t local, int64_t global, int64_t count)
 {
     placing *p = context;
+    int64_t begin = local > p->first ? local : p->first, end = local + count < p->end ? local + count : p->end;
 
-    memcpy(p->to + global, p->from + local, (size_t)count * sizeof(float));
+    if (begin < end)
+        memcpy(p->to + global + (begin - local), p->from + (begin - p->first), (size_t)(end - begin) * sizeof(float));
     return LOOM_OK;
 }
 
@@ -128,15 +145,13 @@ static loom_status place_run(void *context, int64_t local, int64_t global, int64
 static loom_status move_piece(loom_gathering *g, const piece *from)
 {
     loom_comm *world = g->mesh->world;
-    size_t count = (size_t)loom_shard_local_count(&from->shard);
+    size_t count = (size_t)from->count;
     bool mine = from->rank == loom_comm_rank(world);
     const float *data = g->landing;
     loom_status status;
 
     if (mine) {
-        const loom_param *param = g->params->at[from->param];
-
-        data = g->what == LOOM_WEIGHTS_VALUES ? param->value : param->gradient;
+        data = kept(g, g->params->at[from->param]).data;
         if (loom_comm_rank(world) != 0)
             LOOM_TRY(loom_send(world, data, count, LOOM_F32, 0, 0, g->stream));
     } else if (loom_comm_rank(world) == 0) {
@@ -146,7 +161,7 @@ static loom_status move_piece(loom_gathering *g, const piece *from)
         return LOOM_OK;
     LOOM_TRY(loom_stream_copy(g->stream, g->piece, data, count * sizeof *data));
     LOOM_TRY(loom_stream_wait(g->stream));
-    return loom_shard_visit(&from->shard, place_run, &(placing){g->piece, g->tensor});
+    return loom_shard_visit(&from->shard, place_run, &(placing){g->piece, from->first, from->first + from->count, g->tensor});
 
 fail:
     return status;

@@ -70,16 +70,17 @@ static loom_status place_run(void *context, int64_t local, int64_t global, int64
     return loom_tensor_to_f32(p->tensor, global, count, p->value + local);
 }
 
-/* By way of the host's memory: the parameter may lie where it cannot write. Padding is zeros. */
+/* By way of the host's memory: the parameter may lie where it cannot write, and only a part of it may be kept. Padding is zeros. */
 static loom_status fill(loading *l, const loom_param *param, const loom_tensor_view *tensor)
 {
     size_t bytes = (size_t)loom_shard_local_count(&param->shard) * sizeof *param->value;
+    loom_part part = loom_param_kept_value(param);
     float *host = NULL;
     loom_status status;
 
     LOOM_TRY(loom_alloc_host(l->device, bytes, (void **)&host));
     LOOM_TRY(loom_shard_visit(&param->shard, place_run, &(placing){tensor, host}));
-    LOOM_TRY(loom_stream_copy(l->stream, param->value, host, bytes));
+    LOOM_TRY(loom_stream_copy(l->stream, part.data, host + part.first, (size_t)part.count * sizeof *host));
     status = loom_stream_wait(l->stream);
 
 fail:

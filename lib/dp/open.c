@@ -12,8 +12,8 @@ static loom_status check_config(const loom_mesh *mesh, const loom_dp_config *con
 {
     const loom_adamw_config *a = &config->adamw;
 
-    if (mesh->layout.zero > 1)
-        return loom_fail(LOOM_E_UNSUPPORTED, "zero=%d: gradients and weights are not cut over data parallel ranks yet; zero 0 and 1 work", mesh->layout.zero);
+    if (mesh->layout.zero < 0 || mesh->layout.zero > LOOM_ZERO_WEIGHTS)
+        return loom_fail(LOOM_E_INVALID, "zero=%d; 0 to 3 are known", mesh->layout.zero);
     if (!(a->beta1 >= 0 && a->beta1 < 1 && a->beta2 >= 0 && a->beta2 < 1))
         return loom_fail(LOOM_E_INVALID, "AdamW betas %g and %g; each is at least 0 and below 1, such as 0.9 and 0.95", a->beta1, a->beta2);
     if (!(a->eps >= 0 && a->weight_decay >= 0 && a->clip >= 0))
@@ -35,19 +35,40 @@ static loom_status choose_bucket(loom_dp *dp, size_t bytes)
     return LOOM_OK;
 }
 
+typedef loom_status alloc_fn(loom_device *device, size_t bytes, loom_memory_use use, void **memory);
+
+static loom_status allocate_kept(loom_dp *dp, const loom_dp_class *c, alloc_fn *alloc, bool cut, loom_memory_use use, float **memory)
+{
+    return alloc(dp->device, (size_t)(cut ? c->count / c->parts : c->count) * sizeof(float), use, (void **)memory);
+}
+
+/* Where a whole bucket of what is cut is to be. */
+static void point_to(const loom_dp_class *c)
+{
+    for (int i = 0; i < c->params; i++) {
+        loom_param *param = c->param[i];
+        int64_t in_bucket = c->offset[i] - loom_dp_bucket_of(c, i)->begin;
+
+        param->value = c->cut_value ? c->weights[0].memory + in_bucket : c->value + c->offset[i];
+        param->gradient = c->cut_gradient ? c->sums[0].memory + in_bucket : c->gradient + c->offset[i];
+        param->value_cut = c->cut_value;
+        param->gradient_cut = c->cut_gradient;
+        param->value_part = loom_dp_kept_part(c, i, c->value, c->cut_value);
+        param->gradient_part = loom_dp_kept_part(c, i, c->gradient, c->cut_gradient);
+    }
+}
+
+/* For comms: the gradients that are reduced, the values that are gathered. */
 static loom_status allocate(loom_dp *dp, loom_dp_class *c)
 {
-    size_t all = (size_t)c->count * sizeof(float), state = dp->zero1 ? all / (size_t)c->parts : all;
     loom_status status;
 
-    LOOM_TRY((dp->zero1 ? loom_alloc_for_comm : loom_alloc)(dp->device, all, LOOM_MEM_WEIGHTS, (void **)&c->value)); /* which ZeRO gathers */
-    LOOM_TRY(loom_alloc_for_comm(dp->device, all, LOOM_MEM_GRADIENTS, (void **)&c->gradient));
-    LOOM_TRY(loom_alloc(dp->device, state, LOOM_MEM_OPTIMIZER, (void **)&c->m));
-    LOOM_TRY(loom_alloc(dp->device, state, LOOM_MEM_OPTIMIZER, (void **)&c->v));
-    for (int i = 0; i < c->params; i++) {
-        c->param[i]->value = c->value + c->offset[i];
-        c->param[i]->gradient = c->gradient + c->offset[i];
-    }
+    LOOM_TRY(allocate_kept(dp, c, c->cut_state ? loom_alloc_for_comm : loom_alloc, c->cut_value, LOOM_MEM_WEIGHTS, &c->value));
+    LOOM_TRY(allocate_kept(dp, c, c->cut_gradient ? loom_alloc : loom_alloc_for_comm, c->cut_gradient, LOOM_MEM_GRADIENTS, &c->gradient));
+    LOOM_TRY(allocate_kept(dp, c, loom_alloc, c->cut_state, LOOM_MEM_OPTIMIZER, &c->m));
+    LOOM_TRY(allocate_kept(dp, c, loom_alloc, c->cut_state, LOOM_MEM_OPTIMIZER, &c->v));
+    LOOM_TRY(loom_dp_open_slots(dp, c));
+    point_to(c);
     return LOOM_OK;
 
 fail:
@@ -60,14 +81,20 @@ static loom_status register_with(loom_comm *comm, float *memory, bool symmetric)
 }
 
 /* Under ZeRO slices are reduced and gathered in place; of tied copies the two stages may have other classes before them in memory. */
-static loom_status register_class(const loom_dp *dp, const loom_dp_class *c)
+static loom_status register_class(const loom_dp_class *c)
 {
     loom_status status;
 
-    LOOM_TRY(register_with(c->reduce, c->gradient, !dp->zero1));
-    LOOM_TRY(register_with(c->holders, c->gradient, true));
-    LOOM_TRY(register_with(c->tied, c->gradient, false));
-    return dp->zero1 ? register_with(c->reduce, c->value, false) : LOOM_OK;
+    for (int i = 0; i < LOOM_UNIT_PLACES && c->cut_gradient; i++)
+        LOOM_TRY(register_with(c->reduce, c->sums[i].memory, false));
+    for (int i = 0; i < LOOM_UNIT_PLACES && c->cut_value; i++)
+        LOOM_TRY(register_with(c->reduce, c->weights[i].memory, false));
+    if (!c->cut_gradient) {
+        LOOM_TRY(register_with(c->reduce, c->gradient, !c->cut_state));
+        LOOM_TRY(register_with(c->holders, c->gradient, true));
+        LOOM_TRY(register_with(c->tied, c->gradient, false));
+    }
+    return c->cut_state ? register_with(c->reduce, c->value, false) : LOOM_OK;
 
 fail:
     return status;
@@ -87,7 +114,6 @@ loom_status loom_dp_open(loom_mesh *mesh, const loom_param_list *params, const l
     dp->compute = compute;
     dp->adamw = config->adamw;
     dp->overlap = !config->no_overlap;
-    dp->zero1 = mesh->layout.zero == 1;
     dp->kernels = config->kernels;
     dp->own_kernels = !config->kernels;
     if (dp->own_kernels)
@@ -97,7 +123,7 @@ loom_status loom_dp_open(loom_mesh *mesh, const loom_param_list *params, const l
     for (int i = 0; i < dp->classes; i++)
         LOOM_TRY(allocate(dp, &dp->class_[i]));
     for (int i = 0; i < dp->classes; i++)
-        LOOM_TRY(register_class(dp, &dp->class_[i]));
+        LOOM_TRY(register_class(&dp->class_[i]));
     LOOM_TRY(loom_alloc(dp->device, LOOM_REDUCTION_SUMS * sizeof(double), LOOM_MEM_OTHER, (void **)&dp->sums));
     LOOM_TRY(loom_alloc(dp->device, sizeof(float), LOOM_MEM_OTHER, (void **)&dp->scale));
     LOOM_TRY(loom_stream_open(dp->device, LOOM_STREAM_INLINE, "dp", &dp->reduce));
@@ -121,10 +147,12 @@ void loom_dp_close(loom_dp *dp)
         loom_free(dp->device, c->gradient);
         loom_free(dp->device, c->m);
         loom_free(dp->device, c->v);
+        loom_dp_close_slots(dp, c);
     }
     loom_free(dp->device, dp->sums);
     loom_free(dp->device, dp->scale);
     loom_dp_forget_layout(dp);
+    free(dp->use);
     if (dp->own_kernels)
         loom_kernels_close(dp->kernels);
     free(dp);
@@ -132,13 +160,14 @@ void loom_dp_close(loom_dp *dp)
 
 /* --- first values ----------------------------------------------------------------------------------------------------------- */
 
-/* The generator writes host memory; on another device it goes through a copy. */
+/* The generator writes the whole of it to host memory; to another device, or of a part, it goes through a copy. */
 static loom_status init_param(loom_dp *dp, const loom_param *param, uint64_t seed)
 {
     size_t bytes = (size_t)loom_shard_local_count(&param->shard) * sizeof(float);
+    loom_part part = loom_param_kept_value(param);
     loom_status status;
 
-    if (loom_device_get_kind(dp->device) == LOOM_CPU) {
+    if (loom_device_get_kind(dp->device) == LOOM_CPU && !param->value_cut) {
         loom_init_fill(&param->shard, seed, param->value);
         return LOOM_OK;
     }
@@ -146,7 +175,7 @@ static loom_status init_param(loom_dp *dp, const loom_param *param, uint64_t see
     if (!host)
         return loom_fail(LOOM_E_MEMORY, "no memory to make the first values of %s (%zu bytes)", param->shard.name, bytes);
     loom_init_fill(&param->shard, seed, host);
-    status = loom_stream_copy(dp->compute, param->value, host, bytes);
+    status = loom_stream_copy(dp->compute, part.data, host + part.first, (size_t)part.count * sizeof *host);
     if (status >= 0)
         status = loom_stream_wait(dp->compute);
     free(host);
@@ -175,19 +204,11 @@ loom_status loom_dp_state(loom_dp *dp, const loom_param *param, float **m, float
     if (!place)
         return LOOM_E_INVALID;
     const loom_dp_class *c = &dp->class_[place->class_];
-    const loom_dp_bucket *b = loom_dp_bucket_of(c, place->index);
-    int64_t begin = c->offset[place->index], end = begin + loom_shard_local_count(&param->shard);
-    if (dp->zero1) {
-        int64_t slice = loom_dp_slice_begin(c, b), slice_end = slice + loom_dp_slice_count(c, b);
-        int64_t mine = begin > slice ? begin : slice, mine_end = end < slice_end ? end : slice_end;
-        end = mine_end > mine ? mine_end : mine;
-        *first = mine_end > mine ? mine - begin : 0;
-        begin = mine;
-    } else {
-        *first = 0;
-    }
-    *count = end - begin;
-    *m = *count ? c->m + loom_dp_state_index(dp, c, b, begin) : NULL;
-    *v = *count ? c->v + loom_dp_state_index(dp, c, b, begin) : NULL;
+    loom_part part = loom_dp_kept_part(c, place->index, c->m, c->cut_state);
+
+    *first = part.first;
+    *count = part.count;
+    *m = part.data;
+    *v = loom_dp_kept_part(c, place->index, c->v, c->cut_state).data;
     return LOOM_OK;
 }

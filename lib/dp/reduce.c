@@ -14,7 +14,7 @@ static int64_t row_length(const loom_shard *shard)
     return length;
 }
 
-/* Padding exists in no file and counts in no norm; whatever a layer added to its gradient is dropped here. */
+/* Padding exists in no file and counts in no norm. */
 static loom_status clear_padding(loom_dp *dp, const loom_param *param)
 {
     const loom_shard *shard = &param->shard;
@@ -33,6 +33,23 @@ static loom_status clear_padding(loom_dp *dp, const loom_param *param)
     return LOOM_OK;
 }
 
+loom_status loom_dp_clear_padding(loom_dp *dp, const loom_dp_class *c, const loom_dp_bucket *b)
+{
+    loom_status status;
+
+    for (int i = b->first; i < b->last; i++)
+        if ((status = clear_padding(dp, c->param[i])) < 0)
+            return status;
+    return LOOM_OK;
+}
+
+loom_status loom_dp_follow_compute(loom_dp *dp)
+{
+    loom_status status = loom_event_record(dp->gradients_at, dp->compute);
+
+    return status < 0 ? status : loom_stream_wait_event(dp->reduce, dp->gradients_at);
+}
+
 static loom_status sum_in_place(loom_comm *comm, float *at, int64_t count, loom_stream *stream)
 {
     if (!comm || loom_comm_size(comm) == 1)
@@ -42,16 +59,14 @@ static loom_status sum_in_place(loom_comm *comm, float *at, int64_t count, loom_
 
 static loom_status launch(loom_dp *dp, loom_dp_class *c, loom_dp_bucket *b)
 {
-    int64_t keep = dp->zero1 ? loom_dp_slice_count(c, b) : b->count;
-    float *all = c->gradient + b->begin, *kept = dp->zero1 ? c->gradient + loom_dp_slice_begin(c, b) : all;
+    int64_t keep = c->cut_state ? loom_dp_slice_count(c, b) : b->count;
+    float *all = c->gradient + b->begin, *kept = c->cut_state ? c->gradient + loom_dp_slice_begin(c, b) : all;
     loom_status status;
 
     b->launched = true;
-    for (int i = b->first; i < b->last; i++)
-        LOOM_TRY(clear_padding(dp, c->param[i]));
-    LOOM_TRY(loom_event_record(dp->gradients_at, dp->compute));
-    LOOM_TRY(loom_stream_wait_event(dp->reduce, dp->gradients_at));
-    if (dp->zero1 && c->parts > 1)
+    LOOM_TRY(loom_dp_clear_padding(dp, c, b));
+    LOOM_TRY(loom_dp_follow_compute(dp));
+    if (c->cut_state)
         LOOM_TRY(loom_reduce_scatter(c->reduce, all, kept, (size_t)keep, LOOM_F32, LOOM_SUM, dp->reduce));
     else
         LOOM_TRY(sum_in_place(c->reduce, all, b->count, dp->reduce));
@@ -67,7 +82,7 @@ loom_status loom_dp_begin(loom_dp *dp)
     loom_status status;
 
     for (loom_dp_class *c = dp->class_; c < dp->class_ + dp->classes; c++) {
-        LOOM_TRY(loom_stream_fill_zero(dp->compute, c->gradient, (size_t)c->count * sizeof(float)));
+        LOOM_TRY(loom_stream_fill_zero(dp->compute, c->gradient, (size_t)(c->cut_gradient ? c->count / c->parts : c->count) * sizeof(float)));
         for (int i = 0; i < c->params; i++)
             c->complete[i] = false;
         for (loom_dp_bucket *b = c->bucket; b < c->bucket + c->buckets; b++) {
@@ -75,6 +90,7 @@ loom_status loom_dp_begin(loom_dp *dp)
             b->launched = b->early = false;
         }
     }
+    loom_dp_begin_units(dp);
     dp->in_step = true;
     return LOOM_OK;
 
@@ -83,10 +99,10 @@ fail:
 }
 
 /* Those that need another axis wait for the end of backward: tp would be held up in the middle of its own calls, and the other tied stage may
- * not even have begun. */
+ * not even have begun. What is cut was reduced as it came. */
 static bool may_start_early(const loom_dp *dp, const loom_dp_class *c)
 {
-    return dp->overlap && !c->holders && !c->tied;
+    return dp->overlap && !c->holders && !c->tied && !c->cut_gradient;
 }
 
 static loom_status ready(loom_dp *dp, const loom_param *param)
@@ -123,6 +139,7 @@ loom_status loom_dp_replayed(loom_dp *dp)
     for (loom_dp_class *c = dp->class_; c < dp->class_ + dp->classes; c++)
         for (loom_dp_bucket *b = c->bucket; b < c->bucket + c->buckets; b++)
             b->launched = b->early;
+    loom_dp_replay_units(dp);
     dp->in_step = true;
     return LOOM_OK;
 }
@@ -134,7 +151,7 @@ static loom_status launch_rest(loom_dp *dp, bool late)
 
     for (loom_dp_class *c = dp->class_; c < dp->class_ + dp->classes; c++)
         for (loom_dp_bucket *b = c->bucket; b < c->bucket + c->buckets; b++)
-            if ((c->holders || c->tied) == late && !b->launched && (status = launch(dp, c, b)) < 0)
+            if (!c->cut_gradient && (c->holders || c->tied) == late && !b->launched && (status = launch(dp, c, b)) < 0)
                 return status;
     return LOOM_OK;
 }
@@ -145,6 +162,7 @@ loom_status loom_dp_reduce_rest(loom_dp *dp)
 
     LOOM_TRY(launch_rest(dp, false));
     LOOM_TRY(launch_rest(dp, true));
+    LOOM_TRY(loom_dp_finish_units(dp));
     LOOM_TRY(loom_stream_wait(dp->reduce));
     dp->in_step = false;
     return LOOM_OK;
@@ -155,14 +173,9 @@ fail:
 
 loom_status loom_dp_gather_bucket(loom_dp *dp, const loom_dp_class *c, const loom_dp_bucket *b, float *buffer)
 {
-    loom_status status;
+    loom_status status = loom_dp_follow_compute(dp);
 
-    if (!dp->zero1 || c->parts == 1)
-        return LOOM_OK;
-    LOOM_TRY(loom_event_record(dp->gradients_at, dp->compute));
-    LOOM_TRY(loom_stream_wait_event(dp->reduce, dp->gradients_at));
+    if (status < 0)
+        return status;
     return loom_all_gather(c->reduce, buffer + loom_dp_slice_begin(c, b), buffer + b->begin, (size_t)loom_dp_slice_count(c, b), LOOM_F32, dp->reduce);
-
-fail:
-    return status;
 }

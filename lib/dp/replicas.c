@@ -21,7 +21,7 @@ static uint64_t hash_bytes(uint64_t hash, const unsigned char *at, size_t bytes)
     return hash;
 }
 
-/* 62 bits: neither the hash nor its negation overflows an i64. */
+/* 62 bits: neither the hash nor its negation overflows an i64. The value is whole. */
 static loom_status hash_param(loom_dp *dp, const loom_param *param, int64_t *hash)
 {
     unsigned char host[CHUNK];
@@ -49,6 +49,8 @@ static loom_status give_hashes(loom_dp *dp, loom_param *const *params, int count
 
     for (int i = 0; i < count && status >= 0; i++) {
         int64_t both[2];
+        if (params[i]->value_cut && (i == 0 || !params[i - 1]->value_cut || params[i - 1]->unit != params[i]->unit))
+            LOOM_TRY(loom_dp_gather_weights(dp, params[i]->unit));
         LOOM_TRY(hash_param(dp, params[i], &both[0]));
         both[1] = -both[0];
         LOOM_TRY(loom_stream_copy(dp->compute, pair + 2 * i, both, sizeof both));
@@ -102,7 +104,7 @@ static loom_status copies_in(loom_dp *dp, const loom_comm *comm, loom_param **pa
             loom_status status = loom_dp_holders(dp->mesh, &c->param[i]->shard, &holders);
             if (status < 0)
                 return status;
-            if (c->reduce == comm || c->tied == comm || holders == comm)
+            if ((c->reduce == comm && !c->cut_value) || c->tied == comm || holders == comm)
                 params[(*count)++] = c->param[i];
         }
     return LOOM_OK;

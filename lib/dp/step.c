@@ -5,6 +5,16 @@
 
 #include <math.h>
 
+/* The bucket that a run lies in, from its first element. */
+static const loom_dp_bucket *bucket_at(const loom_dp_class *c, int64_t element)
+{
+    const loom_dp_bucket *b = c->bucket;
+
+    while (element < b->begin)
+        b++;
+    return b;
+}
+
 /* Every rank adds up the squares of the elements it counts, class by class in order; over the world each weight is in exactly one rank's sum. */
 static loom_status sum_of_squares(loom_dp *dp, double *sum)
 {
@@ -14,7 +24,8 @@ static loom_status sum_of_squares(loom_dp *dp, double *sum)
     LOOM_TRY(loom_stream_fill_zero(dp->compute, dp->sums, sizeof *dp->sums));
     for (const loom_dp_class *c = dp->class_; c < dp->class_ + dp->classes; c++)
         for (const loom_dp_run *r = c->counted; r < c->counted + c->counteds; r++) {
-            const loom_sum_args args = {.sum = dp->sums, .x = c->gradient + r->begin, .count = r->count, .accumulate = accumulate};
+            const float *x = c->gradient + loom_dp_kept_index(c, bucket_at(c, r->begin), r->begin, c->cut_gradient);
+            const loom_sum_args args = {.sum = dp->sums, .x = x, .count = r->count, .accumulate = accumulate};
             LOOM_TRY(dp->kernels->sum_squares(dp->kernels, &args, dp->compute));
             accumulate = true;
         }
@@ -31,7 +42,8 @@ static loom_status name_the_cause(loom_dp *dp, double norm)
 {
     for (const loom_dp_class *c = dp->class_; c < dp->class_ + dp->classes; c++)
         for (int i = 0; i < c->params; i++) {
-            const loom_sum_args args = {.sum = dp->sums, .x = c->param[i]->gradient, .count = loom_shard_local_count(&c->param[i]->shard)};
+            loom_part part = loom_param_kept_gradient(c->param[i]);
+            const loom_sum_args args = {.sum = dp->sums, .x = part.data, .count = part.count};
             double sum = 0;
             loom_status status = dp->kernels->sum_squares(dp->kernels, &args, dp->compute);
             if (status < 0 || (status = loom_stream_copy(dp->compute, &sum, dp->sums, sizeof sum)) < 0 ||
@@ -61,25 +73,16 @@ static loom_status measure(loom_dp *dp, double divisor, loom_dp_result *result)
     return LOOM_OK;
 }
 
-/* Where the state of a run's first element is: a run lies in one bucket. */
-static int64_t state_of(const loom_dp *dp, const loom_dp_class *c, const loom_dp_run *run)
-{
-    const loom_dp_bucket *b = c->bucket;
-
-    while (run->begin < b->begin)
-        b++;
-    return loom_dp_state_index(dp, c, b, run->begin);
-}
-
 static loom_status update_run(loom_dp *dp, const loom_dp_class *c, const loom_dp_run *run, double learning_rate, int64_t step)
 {
     const loom_adamw_config *a = &dp->adamw;
-    int64_t state = state_of(dp, c, run);
+    const loom_dp_bucket *b = bucket_at(c, run->begin);
+    int64_t state = loom_dp_kept_index(c, b, run->begin, c->cut_state);
     const loom_adamw_args args = {
-        .p = c->value + run->begin,
+        .p = c->value + loom_dp_kept_index(c, b, run->begin, c->cut_value),
         .m = c->m + state,
         .v = c->v + state,
-        .gradient = c->gradient + run->begin,
+        .gradient = c->gradient + loom_dp_kept_index(c, b, run->begin, c->cut_gradient),
         .gradient_scale = dp->scale,
         .count = run->count,
         .lr = (float)learning_rate,
@@ -104,7 +107,7 @@ static loom_status update_class(loom_dp *dp, const loom_dp_class *c, double lear
         for (; run < end && run->begin >= b->begin; run++)
             if ((status = update_run(dp, c, run, learning_rate, step)) < 0)
                 return status;
-        if ((status = loom_dp_gather_bucket(dp, c, b, c->value)) < 0)
+        if (c->cut_state && !c->cut_value && (status = loom_dp_gather_bucket(dp, c, b, c->value)) < 0)
             return status;
         loom_device_progress(dp->device);
     }
@@ -150,7 +153,7 @@ loom_status loom_dp_reduce_only(loom_dp *dp, double divisor, loom_dp_result *res
     LOOM_TRY(loom_dp_reduce_rest(dp));
     LOOM_TRY(measure(dp, divisor, result));
     for (const loom_dp_class *c = dp->class_; c < dp->class_ + dp->classes; c++)
-        for (const loom_dp_bucket *b = c->bucket; b < c->bucket + c->buckets; b++)
+        for (const loom_dp_bucket *b = c->bucket; b < c->bucket + c->buckets && c->cut_state && !c->cut_gradient; b++)
             LOOM_TRY(loom_dp_gather_bucket(dp, c, b, c->gradient));
     return loom_stream_wait(dp->reduce);
 

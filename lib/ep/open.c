@@ -152,16 +152,18 @@ static void add_to_load(const double *count, int64_t experts, double mean, loom_
 static loom_status steer(loom_ep *ep, loom_moe_layer *layer, const double *count, double mean)
 {
     float bias[LOOM_ROUTER_EXPERTS_MAX];
-    size_t bytes = (size_t)layer->moe->experts * sizeof *bias;
+    loom_part part = loom_param_kept_value(&layer->bias);
+    size_t bytes = (size_t)part.count * sizeof *bias;
     loom_status status;
 
-    if (!layer->moe->selection_bias || layer->moe->bias_speed == 0)
+    if (!layer->moe->selection_bias || layer->moe->bias_speed == 0 || part.count == 0)
         return LOOM_OK;
-    LOOM_TRY(loom_stream_copy(ep->compute, bias, layer->bias.value, bytes));
+    count += part.first;
+    LOOM_TRY(loom_stream_copy(ep->compute, bias, part.data, bytes));
     LOOM_TRY(loom_stream_wait(ep->compute));
-    for (int64_t e = 0; e < layer->moe->experts; e++)
+    for (int64_t e = 0; e < part.count; e++)
         bias[e] += (float)(layer->moe->bias_speed * ((mean > count[e]) - (mean < count[e])));
-    LOOM_TRY(loom_stream_copy(ep->compute, layer->bias.value, bias, bytes));
+    LOOM_TRY(loom_stream_copy(ep->compute, part.data, bias, bytes));
     return loom_stream_wait(ep->compute);
 
 fail:

@@ -5,10 +5,8 @@
 #include "core/text.h"
 
 /* Values of a layout's fields that the engine has no code for: field, value, the condition, and what there is instead. All others it runs: every
- * schedule, recompute none and full, ZeRO 0 and 1, every kind of context parallelism. */
+ * schedule, recompute none and full, ZeRO 0 to 3, every kind of context parallelism. */
 #define MISSING(X)                                                                                                                         \
-    X(zero, 2, "zero=2", "gradients are not cut over data parallel ranks; zero 0 and 1 work")                                              \
-    X(zero, 3, "zero=3", "gradients and weights are not cut over data parallel ranks; zero 0 and 1 work")                                  \
     X(recompute, LOOM_RECOMPUTE_SELECTIVE, "recompute=selective", "it saves nothing, attention keeps no square matrix; none and full work")
 
 const char *const *loom_engine_excluded(void)

@@ -24,6 +24,21 @@ void loom_param_list_free(loom_param_list *list)
     *list = (loom_param_list){0};
 }
 
+static loom_part kept(const loom_param *param, float *whole, bool cut, loom_part part)
+{
+    return cut ? part : (loom_part){whole, 0, loom_shard_local_count(&param->shard)};
+}
+
+loom_part loom_param_kept_value(const loom_param *param)
+{
+    return kept(param, param->value, param->value_cut, param->value_part);
+}
+
+loom_part loom_param_kept_gradient(const loom_param *param)
+{
+    return kept(param, param->gradient, param->gradient_cut, param->gradient_part);
+}
+
 /* Indices that this rank really has along the split dimension. */
 static int64_t held_extent(const loom_shard *shard)
 {

@@ -31,6 +31,8 @@ typedef struct loom_rank_view {
     bool embedding, head;
     bool tied_across; /* embedding and head are copies on two stages */
     int64_t elements[LOOM_CLASSES]; /* of each class's flat buffer */
+    /* Of classes whose gradients are cut, where a unit is used at a time: of the largest; and of all that are reduced, and gathered, in a micro-batch. */
+    int64_t largest[LOOM_CLASSES], scattered[LOOM_CLASSES], gathered[LOOM_CLASSES];
 } loom_rank_view;
 
 /* loom_forecast_rank() of what the engine trains, with the layout's schedule at hand. */
@@ -39,6 +41,8 @@ loom_status loom_forecast_on(const loom_model *model, const loom_layout *layout,
 
 /* Ranks that share the buffer of a class, and over whom optimizer state is spread. */
 int loom_class_parts(const loom_layout *layout, loom_param_class param_class);
+/* Whether LOOM_ZERO_STATE, … of a class is cut over them. */
+bool loom_class_cuts(const loom_layout *layout, loom_param_class param_class, int what);
 /* forecast_params.c: fills view->elements; returns the parameters without padding of the buffers. */
 uint64_t loom_view_params(loom_rank_view *view);
 /* forecast_memory.c */

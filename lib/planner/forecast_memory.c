@@ -14,15 +14,23 @@ static void add(loom_rank_forecast *f, loom_memory_use use, int64_t elements)
     f->memory[use] += counted(4 * (uint64_t)elements);
 }
 
+/* What a rank keeps of a class, and of weights and gradients that are cut the places of whole units. */
+static void add_kept(const loom_rank_view *v, loom_param_class c, int what, loom_memory_use use, loom_rank_forecast *f)
+{
+    bool cut = loom_class_cuts(v->layout, c, what);
+
+    add(f, use, cut ? v->elements[c] / loom_class_parts(v->layout, c) : v->elements[c]);
+    for (int i = 0; i < LOOM_UNIT_PLACES && cut && what > LOOM_ZERO_STATE; i++)
+        add(f, use, v->largest[c]);
+}
+
 static void add_state(const loom_rank_view *v, loom_rank_forecast *f)
 {
     for (int c = 0; c < LOOM_CLASSES; c++) {
-        int64_t all = v->elements[c], state = v->layout->zero == 1 ? all / loom_class_parts(v->layout, (loom_param_class)c) : all;
-
-        add(f, LOOM_MEM_WEIGHTS, all);
-        add(f, LOOM_MEM_GRADIENTS, all);
-        add(f, LOOM_MEM_OPTIMIZER, state);
-        add(f, LOOM_MEM_OPTIMIZER, state);
+        add_kept(v, (loom_param_class)c, LOOM_ZERO_STATE, LOOM_MEM_OPTIMIZER, f);
+        add_kept(v, (loom_param_class)c, LOOM_ZERO_STATE, LOOM_MEM_OPTIMIZER, f);
+        add_kept(v, (loom_param_class)c, LOOM_ZERO_GRADIENTS, LOOM_MEM_GRADIENTS, f);
+        add_kept(v, (loom_param_class)c, LOOM_ZERO_WEIGHTS, LOOM_MEM_WEIGHTS, f);
     }
     f->memory[LOOM_MEM_OTHER] += counted(LOOM_REDUCTION_SUMS * sizeof(double)) + counted(sizeof(float)); /* sums of norms and losses, the clip's scale */
 }

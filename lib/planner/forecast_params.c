@@ -4,12 +4,30 @@
 typedef struct tally {
     loom_rank_view *view;
     uint64_t parameters;
+    int64_t unit[LOOM_CLASSES]; /* elements of the unit at hand */
 } tally;
 
 static void add(tally *t, loom_param_class param_class, int64_t elements)
 {
-    t->view->elements[param_class] += loom_aligned(elements);
+    t->unit[param_class] += loom_aligned(elements);
     t->parameters += (uint64_t)elements;
+}
+
+/* What is used together ends here. In a micro-batch its gradients are made in `backwards` parts, its weights are needed `uses` times. */
+static void end_unit(tally *t, int backwards, int uses)
+{
+    loom_rank_view *v = t->view;
+
+    for (int c = 0; c < LOOM_CLASSES; c++) {
+        bool cut = loom_class_cuts(v->layout, (loom_param_class)c, LOOM_ZERO_GRADIENTS);
+        int64_t elements = cut ? loom_flat_elements(t->unit[c], loom_class_parts(v->layout, (loom_param_class)c)) : t->unit[c];
+
+        v->elements[c] += elements;
+        v->scattered[c] += backwards * elements;
+        v->gathered[c] += uses * elements;
+        v->largest[c] = elements > v->largest[c] ? elements : v->largest[c];
+        t->unit[c] = 0;
+    }
 }
 
 /* Used between the regions by every tp rank: under sequence parallelism each has seen its own tokens only. */
@@ -95,28 +113,41 @@ static void add_layer(tally *t, bool experts)
         add_experts(t);
     else
         add_mlp(t, t->view->shape.ffn);
+    end_unit(t, loom_schedule_kind_splits(t->view->layout->schedule) ? 2 : 1, 2); /* once forwards, once back */
 }
 
+/* The head's backward follows its forward at once, and the embedding's needs no weights; a matrix of both is used by both. */
 static void add_ends(tally *t)
 {
     const loom_rank_view *v = t->view;
     loom_param_class matrix = v->tied_across ? LOOM_CLASS_TIED : LOOM_CLASS_PLAIN;
+    bool shared = v->embedding && v->head && v->model->tied_embeddings && !v->tied_across;
 
     if (v->embedding) {
         add(t, matrix, v->shape.vocab_rows * v->shape.hidden);
         if (v->model->positions == LOOM_LEARNED)
             add(t, between(v), v->model->seq * v->shape.hidden);
+        if (!shared)
+            end_unit(t, 1, 1);
     }
     if (!v->head)
         return;
     add_norm(t);
-    if (!v->model->tied_embeddings || v->tied_across)
+    if (!shared)
         add(t, matrix, v->shape.vocab_rows * v->shape.hidden);
+    end_unit(t, shared ? 2 : 1, shared ? 2 : 1);
 }
 
 int loom_class_parts(const loom_layout *layout, loom_param_class param_class)
 {
     return param_class == LOOM_CLASS_EXPERT ? loom_layout_edp(layout) : layout->dp * layout->cp;
+}
+
+bool loom_class_cuts(const loom_layout *layout, loom_param_class param_class, int what)
+{
+    bool alone = param_class == LOOM_CLASS_PLAIN || param_class == LOOM_CLASS_EXPERT;
+
+    return loom_zero_cuts(layout->zero, what, loom_class_parts(layout, param_class), alone);
 }
 
 uint64_t loom_view_params(loom_rank_view *view)

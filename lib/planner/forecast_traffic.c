@@ -175,12 +175,15 @@ static void add_class(const loom_rank_view *v, loom_param_class c, loom_rank_for
                                      [LOOM_CLASS_TIED] = 2};
     uint64_t *to = f->bytes[c == LOOM_CLASS_EXPERT ? LOOM_GROUP_EDP : LOOM_GROUP_GRADIENT];
     int parts = loom_class_parts(v->layout, c);
-    bool sharded = v->layout->zero == 1;
+    bool sharded = loom_class_cuts(v->layout, c, LOOM_ZERO_STATE), by_unit = loom_class_cuts(v->layout, c, LOOM_ZERO_GRADIENTS);
+    bool in_use = loom_class_cuts(v->layout, c, LOOM_ZERO_WEIGHTS);
     int64_t keep = sharded ? v->elements[c] / parts : v->elements[c];
+    int64_t reduced = by_unit ? v->micro_batches * v->scattered[c] / parts : keep;
+    int64_t gathered = in_use ? v->micro_batches * v->gathered[c] / parts : keep; /* else the new weights */
 
     if (sharded) {
-        to[LOOM_CALL_REDUCE_SCATTER] += bytes_of(keep) * (uint64_t)(parts - 1);
-        to[LOOM_CALL_ALL_GATHER] += bytes_of(keep) * (uint64_t)(parts - 1); /* of the new weights */
+        to[LOOM_CALL_REDUCE_SCATTER] += bytes_of(reduced) * (uint64_t)(parts - 1);
+        to[LOOM_CALL_ALL_GATHER] += bytes_of(gathered) * (uint64_t)(parts - 1);
     } else {
         to[LOOM_CALL_ALL_REDUCE] += loom_all_reduce_traffic(bytes_of(keep), parts);
     }

@@ -381,25 +381,74 @@ static void padding_counts_nowhere_and_stays_zero(void **state) { (void)state; o
 
 enum { N_PARAMS = 6 };
 
-/* Sizes that neither buckets nor ranks divide; the second and third lie side by side. */
+/* Sizes that neither buckets nor ranks divide; the second and third lie side by side. Of three units the first has the ends of the list, as tied embeddings do. */
+enum { UNITS = 3 };
+static const int64_t shape[N_PARAMS][2] = {{37, 5}, {16, 16}, {16, 8}, {7, 0}, {33, 31}, {11, 0}};
+static const int unit_of[N_PARAMS] = {0, 1, 1, 2, 2, 0};
+
 static void many_params(loom_param p[N_PARAMS], loom_param *list[N_PARAMS])
 {
-    static const int64_t shape[N_PARAMS][2] = {{37, 5}, {16, 16}, {16, 8}, {7, 0}, {33, 31}, {11, 0}};
 
     for (int i = 0; i < N_PARAMS; i++) {
         char name[16];
         snprintf(name, sizeof name, "p%d", i);
         p[i] = param_of(name, shape[i][0], shape[i][1]);
+        p[i].unit = unit_of[i];
         list[i] = &p[i];
     }
 }
 
 typedef struct zero_run {
     float value[N_PARAMS][37 * 31];
-    double norm;
+    double norm, seen; /* seen: in forward */
     loom_ledger ledger;
     uint64_t reduced, gathered, scattered;
 } zero_run;
+
+/* For the host's eyes: what comes next on the stream would see them without a wait. */
+static void gather_weights(loom_dp *dp, int unit, loom_stream *stream)
+{
+    assert_ok(loom_dp_gather_weights(dp, unit));
+    assert_ok(loom_stream_wait(stream));
+}
+
+static void begin_gradients(loom_dp *dp, int unit, loom_stream *stream)
+{
+    assert_ok(loom_dp_begin_gradients(dp, unit));
+    assert_ok(loom_stream_wait(stream));
+}
+
+/* Backward of a unit: it adds to its gradients, and says that they are complete. */
+static void backward_unit(loom_dp *dp, loom_param p[N_PARAMS], loom_param *list[N_PARAMS], int unit, int seed, loom_stream *stream)
+{
+    gather_weights(dp, unit, stream);
+    begin_gradients(dp, unit, stream);
+    for (int i = N_PARAMS - 1; i >= 0; i--)
+        if (unit_of[i] == unit)
+            add_noise(&p[i], seed, 0, i);
+    assert_ok(loom_dp_scatter_gradients(dp, unit));
+    for (int i = N_PARAMS - 1; i >= 0; i--)
+        if (unit_of[i] == unit)
+            assert_ok(loom_dp_ready(dp, &list[i], 1));
+}
+
+static void use_all(loom_dp *dp, const loom_param p[N_PARAMS], loom_stream *stream, zero_run *run)
+{
+    for (int unit = 0; unit < UNITS; unit++) {
+        gather_weights(dp, unit, stream);
+        for (int i = 0; i < N_PARAMS; i++)
+            for (int64_t e = 0; e < loom_shard_local_count(&p[i].shard) && unit_of[i] == unit; e++)
+                run->seen += p[i].value[e] * (double)(i + e);
+    }
+}
+
+static void keep_values(loom_dp *dp, const loom_param p[N_PARAMS], loom_stream *stream, zero_run *run)
+{
+    for (int i = 0; i < N_PARAMS; i++) {
+        gather_weights(dp, unit_of[i], stream);
+        memcpy(run->value[i], p[i].value, (size_t)loom_shard_local_count(&p[i].shard) * sizeof(float));
+    }
+}
 
 static void train(loom_mesh *mesh, int zero, size_t bucket_bytes, loom_stream *stream, zero_run *run)
 {
@@ -418,12 +467,12 @@ static void train(loom_mesh *mesh, int zero, size_t bucket_bytes, loom_stream *s
     assert_ptr_equal(p[2].gradient, p[1].gradient + 256);
     loom_device_ledger(loom_stream_device(stream), &opened);
     loom_comm_reset_traffic(mesh->gradient);
+    run->seen = 0;
     for (int step = 1; step <= STEPS; step++) {
         assert_ok(loom_dp_begin(dp));
-        for (int i = N_PARAMS - 1; i >= 0; i--) {
-            add_noise(&p[i], loom_comm_rank(mesh->world), step, i);
-            assert_ok(loom_dp_ready(dp, &list[i], 1));
-        }
+        use_all(dp, p, stream, run);
+        for (int unit = UNITS - 1; unit >= 0; unit--)
+            backward_unit(dp, p, list, unit, step * 4 + loom_comm_rank(mesh->world), stream);
         assert_ok(loom_dp_finish(dp, 17, 1e-2, step, &result));
         if (step == 1)
             loom_device_ledger(loom_stream_device(stream), &first); /* kernels have met their largest shapes */
@@ -438,10 +487,97 @@ static void train(loom_mesh *mesh, int zero, size_t bucket_bytes, loom_stream *s
     run->scattered = traffic.bytes[LOOM_CALL_REDUCE_SCATTER] / STEPS;
     run->gathered = traffic.bytes[LOOM_CALL_ALL_GATHER] / STEPS;
     assert_ok(loom_dp_values_changed(dp));
-    for (int i = 0; i < N_PARAMS; i++)
-        memcpy(run->value[i], p[i].value, (size_t)loom_shard_local_count(&p[i].shard) * sizeof(float));
+    keep_values(dp, p, stream, run);
     loom_dp_close(dp);
 }
+
+/* What `parts` ranks share of the parameters above, unit by unit, in bytes; *largest: of one unit. */
+static uint64_t bytes_by_unit(int parts, uint64_t *largest)
+{
+    uint64_t sum = 0, cut = 64 * (uint64_t)parts;
+
+    *largest = 0;
+    for (int unit = 0; unit < UNITS; unit++) {
+        uint64_t bytes = 0;
+        for (int i = 0; i < N_PARAMS; i++)
+            if (unit_of[i] == unit)
+                bytes += ((uint64_t)(shape[i][0] * (shape[i][1] ? shape[i][1] : 1)) * sizeof(float) + 63) / 64 * 64;
+        bytes = (bytes + cut - 1) / cut * cut;
+        *largest = bytes > *largest ? bytes : *largest;
+        sum += bytes;
+    }
+    return sum;
+}
+
+/* Weights are gathered twice where they are cut, in forward and in backward, else once when they are new. */
+static void check_promise(const zero_run *run, int zero, int n)
+{
+    uint64_t largest, all = bytes_by_unit(n, &largest), part = all / (uint64_t)n;
+    bool cut = zero == 3;
+
+    assert_int_equal(run->ledger.live[LOOM_MEM_OPTIMIZER], 2 * part);
+    assert_int_equal(run->ledger.live[LOOM_MEM_GRADIENTS], part + 2 * largest);
+    assert_int_equal(run->ledger.live[LOOM_MEM_WEIGHTS], cut ? part + 2 * largest : all);
+    assert_int_equal(run->scattered, part * (uint64_t)(n - 1));
+    assert_int_equal(run->gathered, (cut ? 2 : 1) * part * (uint64_t)(n - 1));
+    assert_int_equal(run->reduced, 0);
+}
+
+static void units_against_none(loom_comm *world, loom_stream *stream)
+{
+    static zero_run none, cut;
+    loom_mesh *mesh = test_mesh(world, (loom_layout){.dp = loom_comm_size(world)}, NULL);
+
+    train(mesh, 0, 0, stream, &none);
+    for (int zero = 2; zero <= 3; zero++) {
+        train(mesh, zero, 0, stream, &cut);
+        assert_memory_equal(none.value, cut.value, sizeof none.value);
+        assert_true(none.seen == cut.seen);
+        assert_near(cut.norm, none.norm, 1e-12);
+        if (loom_comm_size(world) > 1)
+            check_promise(&cut, zero, loom_comm_size(world));
+    }
+    loom_mesh_close(mesh);
+}
+
+static void zero_2_and_3_give_the_bits_of_zero_0_with_the_memory_and_traffic_they_promise(void **state)
+{
+    (void)state;
+    for (int ranks = 1; ranks <= 4; ranks++)
+        on_ranks(ranks, units_against_none);
+}
+
+/* Of three micro-batches each rank keeps its part of the sum, and that part alone. */
+static void micro_batches_of_units(loom_comm *world, loom_stream *stream)
+{
+    loom_mesh *mesh = test_mesh(world, (loom_layout){.dp = 2, .zero = 2}, NULL);
+    loom_param a = param_of("a", 50, 0), b = param_of("b", 30, 0), *params[] = {&a, &b};
+    loom_dp_result result;
+
+    b.unit = 1;
+    loom_dp *dp = open_dp(mesh, params, 2, 0, 0, stream);
+    assert_ok(loom_dp_begin(dp));
+    for (int m = 0; m < 3; m++)
+        for (int unit = 1; unit >= 0; unit--) {
+            begin_gradients(dp, unit, stream);
+            for (int64_t i = 0; i < loom_shard_local_count(&params[unit]->shard); i++)
+                params[unit]->gradient[i] += (float)(i + 100 * m + 1000 * mesh->here.at[LOOM_AXIS_DP]);
+            assert_ok(loom_dp_scatter_gradients(dp, unit));
+        }
+    assert_ok(loom_dp_reduce_only(dp, 1, &result));
+    for (int p = 0; p < 2; p++) {
+        loom_part part = loom_param_kept_gradient(params[p]);
+        double counts[2] = {(double)part.count, (double)part.first};
+        for (int64_t i = 0; i < part.count; i++)
+            assert_true(part.data[i] == (float)(6 * (part.first + i) + 2 * 300 + 3 * 1000));
+        assert_ok(loom_dp_sum(dp, counts, 2));
+        assert_true(counts[0] == loom_shard_local_count(&params[p]->shard)); /* no gap, no overlap */
+    }
+    loom_dp_close(dp);
+    loom_mesh_close(mesh);
+}
+
+static void gradients_of_micro_batches_add_up_where_they_are_kept(void **state) { (void)state; on_ranks(2, micro_batches_of_units); }
 
 static void zero_against_none(loom_comm *world, loom_stream *stream)
 {
@@ -604,6 +740,22 @@ static void peer_leaves(loom_comm *world, loom_stream *stream)
 
 static void a_rank_that_leaves_ends_the_step_of_the_others(void **state) { (void)state; on_ranks(3, peer_leaves); }
 
+/* Where weights are cut over dp they have no copies there, but the tp ranks of each part have. */
+static void other_file_of_a_part(loom_comm *world, loom_stream *stream)
+{
+    loom_mesh *mesh = test_mesh(world, (loom_layout){.tp = 2, .dp = 2, .zero = 3}, NULL);
+    loom_param b = replicated("b", 70000, mesh, LOOM_GRADIENT_WHOLE), *params[] = {&b};
+    loom_dp *dp = open_dp(mesh, params, 1, 0, 1, stream);
+
+    assert_ok(loom_dp_init(dp, 3));
+    assert_ok(loom_dp_values_changed(dp));
+    if (loom_comm_rank(world) == 3)
+        loom_param_kept_value(&b).data[5] = 100;
+    assert_refused(loom_dp_values_changed(dp), LOOM_E_MISMATCH, "b: ", "the tp group are not the same bits");
+    loom_dp_close(dp);
+    loom_mesh_close(mesh);
+}
+
 static void other_file(loom_comm *world, loom_stream *stream)
 {
     loom_mesh *mesh = test_mesh(world, (loom_layout){.tp = 2, .dp = 2}, NULL);
@@ -622,7 +774,33 @@ static void other_file(loom_comm *world, loom_stream *stream)
     loom_mesh_close(mesh);
 }
 
-static void copies_that_differ_after_a_load_are_found(void **state) { (void)state; on_ranks(4, other_file); }
+static void copies_that_differ_after_a_load_are_found(void **state)
+{
+    (void)state;
+    on_ranks(4, other_file);
+    on_ranks(4, other_file_of_a_part);
+}
+
+static void misuse_of_units(loom_comm *world, loom_stream *stream)
+{
+    loom_mesh *mesh = test_mesh(world, (loom_layout){.dp = 2, .zero = 3}, NULL);
+    loom_param a = param_of("a", 3, 0), b = param_of("b", 3, 0), *params[] = {&a, &b};
+
+    b.unit = 7;
+    loom_dp *dp = open_dp(mesh, params, 2, 0, 0, stream);
+    assert_refused(loom_dp_begin_gradients(dp, 0), LOOM_E_INVALID, "loom_dp_begin_gradients() outside a step", "loom_dp_begin()");
+    assert_refused(loom_dp_scatter_gradients(dp, 0), LOOM_E_INVALID, "outside a step");
+    assert_ok(loom_dp_begin(dp));
+    assert_refused(loom_dp_scatter_gradients(dp, 7), LOOM_E_INVALID, "unit 7", "loom_dp_begin_gradients() of it comes before");
+    assert_ok(loom_dp_begin_gradients(dp, 7));
+    assert_refused(loom_dp_scatter_gradients(dp, 0), LOOM_E_INVALID, "unit 0");
+    assert_ok(loom_dp_scatter_gradients(dp, 7));
+    assert_refused(loom_dp_scatter_gradients(dp, 7), LOOM_E_INVALID, "unit 7");
+    loom_dp_close(dp);
+    loom_mesh_close(mesh);
+}
+
+static void misuse_of_units_is_refused_in_words(void **state) { (void)state; on_ranks(2, misuse_of_units); }
 
 static void misuse(loom_comm *world, loom_stream *stream)
 {
@@ -638,8 +816,8 @@ static void misuse(loom_comm *world, loom_stream *stream)
     config.adamw.beta2 = 1;
     assert_refused(loom_dp_open(mesh, &list, &config, stream, &dp), LOOM_E_INVALID, "0.9 and 1");
     config.adamw.beta2 = 0.95;
-    mesh->layout.zero = 3;
-    assert_refused(loom_dp_open(mesh, &list, &config, stream, &dp), LOOM_E_UNSUPPORTED, "zero=3", "zero 0 and 1 work");
+    mesh->layout.zero = 4;
+    assert_refused(loom_dp_open(mesh, &list, &config, stream, &dp), LOOM_E_INVALID, "zero=4", "0 to 3");
     assert_null(dp);
     mesh->layout.zero = 0;
     dp = open_dp(mesh, params, 1, 0, 0, stream);
@@ -703,6 +881,8 @@ int main(void)
         cmocka_unit_test(the_norm_counts_every_weight_once),
         cmocka_unit_test(padding_counts_nowhere_and_stays_zero),
         cmocka_unit_test(zero_1_gives_the_bits_of_zero_0_with_the_memory_and_traffic_it_promises),
+        cmocka_unit_test(zero_2_and_3_give_the_bits_of_zero_0_with_the_memory_and_traffic_they_promise),
+        cmocka_unit_test(gradients_of_micro_batches_add_up_where_they_are_kept),
         cmocka_unit_test(a_bucket_leaves_when_its_last_gradient_is_complete),
         cmocka_unit_test(optimizer_state_is_cut_without_gap_or_overlap),
         cmocka_unit_test(replicated_weights_are_equal_to_the_bit_after_100_steps),
@@ -710,6 +890,7 @@ int main(void)
         cmocka_unit_test(a_rank_that_leaves_ends_the_step_of_the_others),
         cmocka_unit_test(copies_that_differ_after_a_load_are_found),
         cmocka_unit_test(misuse_is_refused_in_words),
+        cmocka_unit_test(misuse_of_units_is_refused_in_words),
         cmocka_unit_test(any_rank_can_be_rehearsed_dry),
     };
 

@@ -52,7 +52,7 @@ static void try_layout(const loom_model *model, int world, loom_layout layout, i
 
 static void try_variants(const loom_model *model, int world, loom_layout base, layout_list *list)
 {
-    for (int zero = 0; zero <= 1; zero++)
+    for (int zero = 0; zero <= 3; zero++)
         for (int sp = 0; sp <= (base.tp > 1); sp++)
             for (int recompute = 0; recompute <= 1; recompute++)
                 for (int64_t micro_batch = 1; micro_batch <= 4; micro_batch *= 2)

@@ -73,7 +73,7 @@ static void assert_same_file(const char *a, const char *b)
 
 static const loom_layout layouts[] = {
     {.tp = 2, .pp = 2, .dp = 2, .zero = 1}, {.tp = 1, .pp = 1, .dp = 1}, {.tp = 4, .pp = 1, .dp = 1}, {.tp = 1, .pp = 4, .dp = 1},
-    {.tp = 1, .pp = 1, .dp = 8, .zero = 1}, {.tp = 2, .pp = 3, .dp = 1},
+    {.tp = 1, .pp = 1, .dp = 8, .zero = 1}, {.tp = 2, .pp = 1, .dp = 4, .zero = 3}, {.tp = 2, .pp = 3, .dp = 1},
 };
 
 static void through_every_layout(const char *name, int64_t vocab)
