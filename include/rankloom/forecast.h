@@ -1,5 +1,5 @@
 /* What a rank of this engine will allocate and send, to the byte, before anything runs: the same rows as the device's ledger and the same counters as
- * the communicators'. Holds for the arrangement of gpt_3d: f32, ZeRO 0 and 1, recompute none and full, one document a sequence, experts by all-to-all
+ * the communicators'. Holds for the arrangement of gpt_3d: f32, every ZeRO stage, recompute none and full, one document a sequence, experts by all-to-all
  * without a capacity. Its buffers are carved by the very functions that are added up here (sizes.h). */
 #ifndef RANKLOOM_FORECAST_H
 #define RANKLOOM_FORECAST_H

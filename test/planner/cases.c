@@ -586,7 +586,7 @@ static void memory_is_exact_for_the_runs_that_the_forecast_knows(void **state)
 
 static void a_plan_for_this_engine_is_one_that_it_runs(void **state)
 {
-    static const char *const sharded[] = {"zero=3", "dp>1", NULL};
+    static const char *const selective[] = {"recompute=selective", NULL};
     room r;
 
     open_room(&r, "dense-8b", "h100-2x8");
@@ -598,16 +598,16 @@ static void a_plan_for_this_engine_is_one_that_it_runs(void **state)
         assert_ok(loom_engine_check_layout(&r.plan->best[i].layout));
     loom_plan_free(r.plan);
     r.plan = NULL;
-    r.request.framework = "deepspeed"; /* has what this engine lacks */
-    r.request.fix = sharded;
+    r.request.framework = "megatron-core"; /* has what this engine lacks */
+    r.request.fix = selective;
     search(&r);
-    assert_true(r.plan->n_best > 0 && r.plan->best[0].layout.zero == 3);
+    assert_true(r.plan->n_best > 0 && r.plan->best[0].layout.recompute == LOOM_RECOMPUTE_SELECTIVE);
     loom_plan_free(r.plan);
     r.plan = NULL;
     r.request.framework = NULL;
     search(&r);
     assert_true(r.plan->n_best == 0);
-    assert_non_null(strstr(r.plan->hopeless, "zero=3"));
+    assert_non_null(strstr(r.plan->hopeless, "recompute=selective"));
     r.request.fix = NULL;
     r.model.mla.kv_rank = 512;
     loom_plan *none = NULL;
