@@ -46,7 +46,9 @@ static void try_layout(const loom_model *model, int world, loom_layout layout, i
     if (split != SPLIT_EVEN && (layout.n_chunks < 2 || model->layers < layout.n_chunks))
         return;
     split_layers(&layout, model->layers, split);
-    if (loom_layout_resolve(&layout, model, world, breaches, 4) == 0)
+    if (loom_layout_resolve(&layout, model, world, breaches, 4) > 0)
+        return;
+    if (layout.zero < 2 || layout.dp * layout.cp > 1 || loom_layout_edp(&layout) > 1)
         add(list, &layout);
 }
 

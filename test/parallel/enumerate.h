@@ -9,7 +9,7 @@ typedef struct layout_list {
     int count, capacity;
 } layout_list;
 
-/* All legal layouts over tp, pp, vpp, dp, cp and its kinds, ep, etp, sequence parallelism, ZeRO 0 and 1, schedules, micro-batch 1, 2, 4, recompute, and two uneven splits of the layers,
+/* All legal layouts over tp, pp, vpp, dp, cp and its kinds, ep, etp, sequence parallelism, ZeRO 0 to 3 where there is something to cut, schedules, micro-batch 1, 2, 4, recompute, and two uneven splits of the layers,
  * with exactly `world` ranks. */
 void enumerate_layouts(const loom_model *model, int world, int64_t global_batch, int64_t seq, layout_list *list);
 void layout_list_free(layout_list *list);

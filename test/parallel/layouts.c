@@ -2,9 +2,9 @@
  * steps.
  *
  *   test_parallel_layouts [--part K/N] [--most N] [--seed S] [--steps N] [--world RANKS] [--model NAME] [--axes tp,pp,dp,cp,ep] [--schedules zb-h1,zb-v]
- *                         [--device cuda]
+ *                         [--zero 2,3] [--device cuda]
  *
- * --axes takes only layouts whose other degrees are 1 (ep stands for etp, too), --schedules only layouts with one of these.
+ * --axes takes only layouts whose other degrees are 1 (ep stands for etp, too), --schedules and --zero only layouts with one of these.
  * --part takes every N-th of all legal layouts, from the K-th (0 to N - 1); 0/1 is all of them. Without it: a seeded sample that holds
  * every pair of features (tp, pp, vpp, dp, cp, cp kind, ep, etp, ZeRO, sequence parallelism, schedule, micro-batch and recompute, split of
  * the layers and starved pipelines) that any legal layout on 1, 2, 3, 4, 6 or 8 ranks has. */
@@ -26,7 +26,7 @@ static struct {
     uint64_t seed;
     int steps;         /* of the curve */
     int world;       /* 0: all */
-    const char *axes, *schedules; /* NULL: all */
+    const char *axes, *schedules, *zero; /* NULL: all */
     const char *model; /* NULL: all */
     loom_device_kind device;
     double patience; /* how much longer than CPU ranks it may take */
@@ -162,6 +162,8 @@ static bool is_of_interest(const loom_layout *l)
         if (axes[i].used && !strstr(settings.axes, axes[i].axis))
             return false;
     }
+    if (settings.zero && !strchr(settings.zero, '0' + l->zero))
+        return false;
     return !settings.schedules || strstr(settings.schedules, loom_schedule_kind_name(l->schedule));
 }
 
@@ -261,6 +263,8 @@ int main(int argc, char **argv)
             settings.model = argv[i + 1];
         else if (strcmp(argv[i], "--axes") == 0)
             settings.axes = argv[i + 1];
+        else if (strcmp(argv[i], "--zero") == 0)
+            settings.zero = argv[i + 1];
         else if (strcmp(argv[i], "--schedules") == 0)
             settings.schedules = argv[i + 1];
         else if (strcmp(argv[i], "--device") == 0 && strcmp(argv[i + 1], "cuda") == 0)
