@@ -15,6 +15,10 @@
 /* Earlier ones have no engine for lengths that are no multiple of 64, or known faults (9.10.0). */
 enum { OLDEST = 91100, HEAD_MAX = 128, SEQ_UNIT = 128 };
 
+/* What an engine may want of workspace, unless cuDNN is insisted on. Those of the gradient mostly keep a number for every query and key of every head: 192 MiB at
+ * 8 sequences of 1024 with 12 heads, 1.1 GB at one of 4096 with 32, 17 GB at one of 16384. Scratch stays for good, where our own gradient needs a number a query. */
+enum { WORKSPACE_MAX = 512 << 20 };
+
 /* A shape, its plan, and whose attention it gets: FIRST is our own. */
 typedef struct kept_plan {
     loom_cudnn_plan plan;
@@ -128,24 +132,34 @@ static int failed(const dnn_state *s, const char *what, cudnnStatus_t status)
     return LOOM_GPU_REFUSED;
 }
 
-static int make_plan(dnn_state *s, const loom_cudnn_shape *shape, kept_plan **made)
+static kept_plan *keep_plan(dnn_state *s, const loom_cudnn_shape *shape)
 {
     kept_plan **plans = realloc(s->plans, (size_t)(s->n_plans + 1) * sizeof *plans), *p = NULL;
-    cudnnStatus_t status;
 
     if (plans)
         s->plans = plans;
     if (!plans || !(p = calloc(1, sizeof *p)))
-        return failed(s, "keep a plan", CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED);
-    s->plans[s->n_plans++] = p;
+        return NULL;
     p->plan.shape = *shape;
+    p->plan.workspace_max = s->insist ? INT64_MAX : WORKSPACE_MAX;
     p->trial.verdict = s->insist ? LOOM_TRIAL_SECOND : LOOM_TRIAL_UNDECIDED;
-    status = loom_cudnn_plan_make(&s->library, s->handle, &p->plan);
-    if (status != CUDNN_STATUS_SUCCESS)
+    return s->plans[s->n_plans++] = p;
+}
+
+/* A plan without an execution stays, and says that the shape is ours. */
+static int make_plan(dnn_state *s, const loom_cudnn_shape *shape, kept_plan **made)
+{
+    kept_plan *p = keep_plan(s, shape);
+    cudnnStatus_t status = p ? loom_cudnn_plan_make(&s->library, s->handle, &p->plan) : CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED;
+
+    if (status != CUDNN_STATUS_SUCCESS && (s->insist || !p))
         return failed(s, "make a plan", status);
-    if (!p->plan.execution)
-        loom_log(LOOM_LOG_DEBUG, -1, "cuDNN has no deterministic engine for attention%s of %lld heads of %lld over %lld keys",
-                 shape->backward ? "'s gradient" : "", (long long)shape->heads, (long long)shape->head_dim, (long long)shape->k_seq);
+    if (!p->plan.execution) {
+        loom_log(LOOM_LOG_DEBUG, -1, "attention%s of %lld heads of %lld over %lld keys is our own: %s", shape->backward ? "'s gradient" : "",
+                 (long long)shape->heads, (long long)shape->head_dim, (long long)shape->k_seq,
+                 status == CUDNN_STATUS_SUCCESS ? "cuDNN has no engine for it with sums in a fixed order and a workspace of 512 MiB at most" : s->library.GetErrorString(status));
+        loom_cudnn_plan_close(&s->library, &p->plan);
+    }
     *made = p;
     return 0;
 }
@@ -185,9 +199,12 @@ static size_t bytes_of(const loom_cudnn_shape *s, int tensor)
     return loom_gpu_scratch_bytes(2 * s->batch * s->head_dim * (is_of_keys(tensor) ? s->kv_heads * s->k_seq : s->heads * s->q_seq));
 }
 
-/* Scratch for all that is not the caller's: `tensors` of them, then cuDNN's own. */
-static bool take_scratch(loom_gpu *gpu, const loom_cudnn_plan *p, const enum loom_cudnn_tensor *tensors, int count, places *to)
+/* Scratch for all that is not the caller's: tensors, then cuDNN's own. */
+static bool take_scratch(loom_gpu *gpu, const loom_cudnn_plan *p, places *to)
 {
+    static const enum loom_cudnn_tensor tensors[] = {LOOM_CUDNN_Q,  LOOM_CUDNN_K,  LOOM_CUDNN_V,  LOOM_CUDNN_O, /* the rest: backward only */
+                                                     LOOM_CUDNN_DO, LOOM_CUDNN_DQ, LOOM_CUDNN_DK, LOOM_CUDNN_DV, LOOM_CUDNN_DELTA};
+    int count = p->shape.backward ? (int)(sizeof tensors / sizeof *tensors) : 4;
     size_t bytes = 0;
     char *scratch;
 
@@ -222,8 +239,9 @@ static cudnnStatus_t make_pack(const loom_cudnn_library *l, const places *where,
     return status == CUDNN_STATUS_SUCCESS ? l->BackendFinalize(pack) : status;
 }
 
-static int execute(const loom_gpu *gpu, const dnn_state *s, const loom_cudnn_plan *p, const places *where)
+static int execute(const loom_gpu *gpu, const loom_cudnn_plan *p, const places *where)
 {
+    const dnn_state *s = gpu->dnn;
     const loom_cudnn_library *l = &s->library;
     cudnnBackendDescriptor_t pack;
     cudnnStatus_t status = l->SetStream(s->handle, (cudaStream_t)gpu->stream);
@@ -288,74 +306,90 @@ static float scale_of(const loom_attention_args *a)
     return a->scale != 0 ? a->scale : 1 / sqrtf((float)a->head_dim);
 }
 
-static int run_forward(loom_gpu *gpu, const dnn_state *s, const loom_cudnn_plan *p, const loom_attention_args *a)
-{
-    static const enum loom_cudnn_tensor scratch[] = {LOOM_CUDNN_Q, LOOM_CUDNN_K, LOOM_CUDNN_V, LOOM_CUDNN_O};
-    float scale = scale_of(a), hidden = -INFINITY;
-    places where = {.at = {[LOOM_CUDNN_LSE] = a->lse_BHS, [LOOM_CUDNN_SCALE] = &scale, [LOOM_CUDNN_HIDDEN] = p->shape.causal ? &hidden : NULL}};
+/* A call that cuDNN could make. */
+typedef struct taken_call {
+    kept_plan *plan; /* NULL: it could not */
+    bool by_cudnn;   /* it does; else we do */
+    places scratch;  /* of cuDNN */
+} taken_call;
 
-    if (!take_scratch(gpu, p, scratch, 4, &where))
-        return LOOM_GPU_FAILED;
+/* Where scratch for cuDNN cannot be had the shape is ours from now on, unless cuDNN is insisted on. loom_trial_over() follows. */
+static int begin(loom_gpu *gpu, const loom_attention_args *a, bool backward, taken_call *c)
+{
+    dnn_state *s = gpu->dnn;
+    loom_cudnn_shape shape;
+
+    *c = (taken_call){0};
+    if (takes(a, backward, &shape) && is_open(s))
+        TRY(find_plan(s, gpu, &shape, &c->plan));
+    if (!c->plan || loom_trial_next(&c->plan->trial, gpu) != LOOM_TRIAL_SECOND)
+        return 0;
+    c->by_cudnn = take_scratch(gpu, &c->plan->plan, &c->scratch);
+    if (c->by_cudnn || s->insist)
+        return c->by_cudnn ? 0 : LOOM_GPU_FAILED;
+    loom_log(LOOM_LOG_DEBUG, -1, "cuDNN: %s; attention is our own", loom_last_error());
+    loom_clear_error();
+    c->plan->trial.verdict = LOOM_TRIAL_FIRST;
+    return 0;
+}
+
+static int run_forward(const loom_gpu *gpu, const taken_call *c, const loom_attention_args *a)
+{
+    const loom_cudnn_plan *p = &c->plan->plan;
+    float scale = scale_of(a), hidden = -INFINITY;
+    places where = c->scratch;
+
+    where.at[LOOM_CUDNN_LSE] = a->lse_BHS;
+    where.at[LOOM_CUDNN_SCALE] = &scale;
+    where.at[LOOM_CUDNN_HIDDEN] = p->shape.causal ? &hidden : NULL;
     TRY(narrow_inputs(gpu, &p->shape, &where, a));
-    TRY(execute(gpu, s, p, &where));
+    TRY(execute(gpu, p, &where));
     return widen(gpu, &p->shape, &where, LOOM_CUDNN_O, a->o_BSHK, a->o_at, false);
 }
 
-static int run_backward(loom_gpu *gpu, const dnn_state *s, const loom_cudnn_plan *p, const loom_attention_backward_args *a)
+static int run_backward(const loom_gpu *gpu, const taken_call *c, const loom_attention_backward_args *a)
 {
-    static const enum loom_cudnn_tensor scratch[] = {LOOM_CUDNN_Q,  LOOM_CUDNN_K,  LOOM_CUDNN_V,  LOOM_CUDNN_O,    LOOM_CUDNN_DO,
-                                                     LOOM_CUDNN_DQ, LOOM_CUDNN_DK, LOOM_CUDNN_DV, LOOM_CUDNN_DELTA};
     const loom_attention_args *f = &a->forward;
+    const loom_cudnn_plan *p = &c->plan->plan;
     const loom_cudnn_shape *shape = &p->shape;
     float scale = scale_of(f), hidden = -INFINITY, one = 1;
-    places where = {.at = {[LOOM_CUDNN_LSE] = f->lse_BHS,
-                           [LOOM_CUDNN_SCALE] = &scale,
-                           [LOOM_CUDNN_HIDDEN] = shape->causal ? &hidden : NULL,
-                           [LOOM_CUDNN_ONE] = &one}};
+    places where = c->scratch;
 
-    if (!take_scratch(gpu, p, scratch, sizeof scratch / sizeof *scratch, &where))
-        return LOOM_GPU_FAILED;
+    where.at[LOOM_CUDNN_LSE] = f->lse_BHS;
+    where.at[LOOM_CUDNN_SCALE] = &scale;
+    where.at[LOOM_CUDNN_HIDDEN] = shape->causal ? &hidden : NULL;
+    where.at[LOOM_CUDNN_ONE] = &one;
     TRY(narrow_inputs(gpu, shape, &where, f));
     TRY(narrow(gpu, shape, &where, LOOM_CUDNN_O, f->o_BSHK, f->o_at));
     TRY(narrow(gpu, shape, &where, LOOM_CUDNN_DO, a->do_BSHK, a->do_at));
-    TRY(execute(gpu, s, p, &where));
+    TRY(execute(gpu, p, &where));
     TRY(widen(gpu, shape, &where, LOOM_CUDNN_DQ, a->dq_BSHK, a->dq_at, a->accumulate_dq));
     TRY(widen(gpu, shape, &where, LOOM_CUDNN_DK, a->dk_BSGK, a->dk_at, a->accumulate_dkv));
     return widen(gpu, shape, &where, LOOM_CUDNN_DV, a->dv_BSGK, a->dv_at, a->accumulate_dkv);
 }
 
-/* *found NULL: cuDNN takes no such call, or has no engine for it. */
-static int plan_of(const loom_gpu *gpu, const loom_attention_args *a, bool backward, kept_plan **found)
-{
-    dnn_state *s = gpu->dnn;
-    loom_cudnn_shape shape;
-
-    *found = NULL;
-    return takes(a, backward, &shape) && is_open(s) ? find_plan(s, gpu, &shape, found) : 0;
-}
-
 int loom_cudnn_attention(loom_gpu *gpu, const loom_attention_args *a, bool *done)
 {
-    kept_plan *p;
-    int error = plan_of(gpu, a, false, &p);
+    taken_call c;
+    int error = begin(gpu, a, false, &c);
 
-    *done = p != NULL;
-    if (error || !p)
+    *done = c.plan != NULL;
+    if (error || !c.plan)
         return error;
-    error = loom_trial_next(&p->trial, gpu) == LOOM_TRIAL_SECOND ? run_forward(gpu, gpu->dnn, &p->plan, a) : loom_gpu_own_attention(gpu, a);
-    loom_trial_over(&p->trial, gpu);
+    error = c.by_cudnn ? run_forward(gpu, &c, a) : loom_gpu_own_attention(gpu, a);
+    loom_trial_over(&c.plan->trial, gpu);
     return error;
 }
 
 int loom_cudnn_attention_backward(loom_gpu *gpu, const loom_attention_backward_args *a, bool *done)
 {
-    kept_plan *p;
-    int error = plan_of(gpu, &a->forward, true, &p);
+    taken_call c;
+    int error = begin(gpu, &a->forward, true, &c);
 
-    *done = p != NULL;
-    if (error || !p)
+    *done = c.plan != NULL;
+    if (error || !c.plan)
         return error;
-    error = loom_trial_next(&p->trial, gpu) == LOOM_TRIAL_SECOND ? run_backward(gpu, gpu->dnn, &p->plan, a) : loom_gpu_own_attention_backward(gpu, a);
-    loom_trial_over(&p->trial, gpu);
+    error = c.by_cudnn ? run_backward(gpu, &c, a) : loom_gpu_own_attention_backward(gpu, a);
+    loom_trial_over(&c.plan->trial, gpu);
     return error;
 }

@@ -295,27 +295,28 @@ static node graph_of(builder *b, cudnnHandle_t handle)
     return graph;
 }
 
-/* Whether the engine's sums have one order. */
+/* Whether the engine's sums have one order, as far as it tells. */
 static bool is_deterministic(builder *b, node config)
 {
     cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
     int64_t count = 0;
     node engine = make(b, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
 
-    if (b->status == CUDNN_STATUS_SUCCESS)
-        b->status = b->cudnn->BackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &engine);
-    if (b->status == CUDNN_STATUS_SUCCESS)
-        b->status = b->cudnn->BackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, CUDNN_NUMERICAL_NOTE_TYPE_COUNT,
-                                                  &count, notes);
-    for (int64_t i = 0; b->status == CUDNN_STATUS_SUCCESS && i < count; i++)
+    if (b->status != CUDNN_STATUS_SUCCESS ||
+        b->cudnn->BackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &engine) != CUDNN_STATUS_SUCCESS ||
+        b->cudnn->BackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &count, notes) !=
+            CUDNN_STATUS_SUCCESS)
+        return false;
+    for (int64_t i = 0; i < count && i < CUDNN_NUMERICAL_NOTE_TYPE_COUNT; i++)
         if (notes[i] == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC)
             return false;
-    return b->status == CUDNN_STATUS_SUCCESS;
+    return true;
 }
 
-/* The plan of this choice of an engine; false: it does not come about after all, and the next may. */
+/* The plan of this choice of an engine; false: it does not come about after all, or wants too much, and the next may. */
 static bool plan_with(builder *b, cudnnHandle_t handle, node config)
 {
+    loom_cudnn_plan *p = b->plan;
     node plan = make(b, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
     int64_t count;
 
@@ -323,12 +324,14 @@ static bool plan_with(builder *b, cudnnHandle_t handle, node config)
     set_node(b, plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
     if (b->status != CUDNN_STATUS_SUCCESS || b->cudnn->BackendFinalize(plan) != CUDNN_STATUS_SUCCESS)
         return false;
-    check(b, b->cudnn->BackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &count, &b->plan->workspace_bytes));
-    b->plan->execution = b->status == CUDNN_STATUS_SUCCESS ? plan : NULL;
+    if (b->cudnn->BackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &count, &p->workspace_bytes) != CUDNN_STATUS_SUCCESS ||
+        p->workspace_bytes > p->workspace_max)
+        return false;
+    p->execution = plan;
     return true;
 }
 
-/* The first of what the heuristics offer that is deterministic and comes about. None: the plan stays without an execution. */
+/* The first of what the heuristics offer that is deterministic and comes about within the workspace. None: the plan stays without an execution. */
 static void choose(builder *b, cudnnHandle_t handle, node graph)
 {
     enum { OFFERS = 8 };
@@ -345,7 +348,7 @@ static void choose(builder *b, cudnnHandle_t handle, node graph)
     if (b->cudnn->BackendGetAttribute(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, OFFERS, &count, offered) !=
         CUDNN_STATUS_SUCCESS)
         return;
-    for (int64_t i = 0; i < count && b->status == CUDNN_STATUS_SUCCESS; i++)
+    for (int64_t i = 0; i < count && i < OFFERS && b->status == CUDNN_STATUS_SUCCESS; i++) /* count is what there is, beyond what was asked for, too */
         if (is_deterministic(b, offered[i]) && plan_with(b, handle, offered[i]))
             return;
 }
@@ -358,15 +361,13 @@ cudnnStatus_t loom_cudnn_plan_make(const loom_cudnn_library *cudnn, cudnnHandle_
         backward(&b, &plan->shape);
     else
         forward(&b, &plan->shape);
-    node graph = graph_of(&b, handle);
-    if (b.status == CUDNN_STATUS_NOT_SUPPORTED) /* this version has no engine for such a graph */
-        return CUDNN_STATUS_SUCCESS;
-    choose(&b, handle, graph);
-    return b.status;
+    choose(&b, handle, graph_of(&b, handle));
+    return CUDNN_STATUS_CATEGORY(b.status) == CUDNN_STATUS_NOT_SUPPORTED ? CUDNN_STATUS_SUCCESS : b.status; /* this version has no engine for such a graph */
 }
 
 void loom_cudnn_plan_close(const loom_cudnn_library *cudnn, loom_cudnn_plan *plan)
 {
     while (plan->n_made > 0)
         cudnn->BackendDestroyDescriptor(plan->made[--plan->n_made]);
+    plan->execution = NULL;
 }

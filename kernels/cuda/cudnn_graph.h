@@ -37,11 +37,12 @@ typedef struct loom_cudnn_plan {
     loom_cudnn_shape shape;
     cudnnBackendDescriptor_t made[LOOM_CUDNN_DESCRIPTORS_MAX];
     int n_made;
-    cudnnBackendDescriptor_t execution; /* one of them; NULL: cuDNN has no engine for it whose sums have one order */
-    int64_t workspace_bytes;
+    cudnnBackendDescriptor_t execution; /* one of them; NULL: cuDNN has no engine for it whose sums have one order, and that makes do with workspace_max */
+    int64_t workspace_bytes, workspace_max;
 } loom_cudnn_plan;
 
-/* plan->shape is filled in, all else is zero. CUDNN_STATUS_SUCCESS also where there is no engine. Close it whatever happened. */
+/* plan->shape and workspace_max are filled in, all else is zero. CUDNN_STATUS_SUCCESS also where there is no engine. Close it whatever happened: what is closed has
+ * no execution. */
 cudnnStatus_t loom_cudnn_plan_make(const loom_cudnn_library *cudnn, cudnnHandle_t handle, loom_cudnn_plan *plan);
 void loom_cudnn_plan_close(const loom_cudnn_library *cudnn, loom_cudnn_plan *plan);
 

@@ -201,13 +201,14 @@ static void what_it_does_not_take_is_ours(void **state)
     }
 }
 
-/* No engine, none with one order of sums, one that does not come about: each with a shape of its own, since what was found is kept. */
+/* No such graph, no engine, none with one order of sums, none that comes about: each with a shape of its own, since what was found is kept. */
 static void a_shape_without_an_engine_is_ours(void **state)
 {
-    static const char *const reasons[] = {"cudnnBackendGetAttribute of heuristics", "a deterministic engine", "cudnnBackendFinalize of a plan"};
+    static const char *const reasons[] = {"cudnnBackendFinalize of a graph", "cudnnBackendGetAttribute of heuristics", "a deterministic engine",
+                                          "cudnnBackendFinalize of a plan"};
 
     (void)state;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         attention t = make_attention(shape(1, 1, 1, 8 * (i + 2), false), 8);
         double_failing = reasons[i];
         assert_int_equal(forward_of(&t), LOOM_OK);
@@ -280,6 +281,74 @@ static void the_faster_one_of_both_is_kept(void **state)
     free_attention(&t);
 }
 
+static void an_engine_that_does_not_answer_is_passed_over(void **state)
+{
+    attention t = make_attention(shape(1, 1, 1, 48, false), 11);
+
+    (void)state;
+    double_failing = "cudnnBackendGetAttribute of the first engine";
+    assert_int_equal(forward_of(&t), LOOM_OK);
+    assert_int_equal(calls_by_cudnn(&t, 1), 1);
+    free_attention(&t);
+}
+
+/* A maker of its own, with environment variable `name` as it is to be. */
+static void reopen(void **state, loom_gpu_attention_maker whose, const char *name, const char *value)
+{
+    loom_cuda_choice choice = CUDNN;
+
+    choice.attention = whose;
+    close_makers(state);
+    setenv(name, value, 1);
+    open_one_cuda_maker(4321, choice, "cuDNN or ours");
+    loom_shim_clock = (loom_shim_clock_state){.takes_ms = {2, 1}};
+}
+
+static int insist_again(void **state)
+{
+    unsetenv("LOOM_DOUBLE_WORKSPACE");
+    unsetenv("RANKLOOM_HEAP_BYTES");
+    close_makers(state);
+    nothing_fails(state);
+    return open_maker(state);
+}
+
+static void a_plan_that_cannot_be_made_is_an_error_only_where_cudnn_is_insisted_on(void **state)
+{
+    attention t = make_attention(shape(1, 2, 2, 8, true), 12);
+
+    reopen(state, LOOM_GPU_ATTENTION_CUDNN, "LOOM_DOUBLE_WORKSPACE", "4096");
+    double_failing = "cudnnBackendCreateDescriptor";
+    assert_refused(forward_of(&t), LOOM_E_UNSUPPORTED, "make a plan", "RANKLOOM_CUDA_ATTENTION=own");
+    reopen(state, LOOM_GPU_ATTENTION_AUTO, "LOOM_DOUBLE_WORKSPACE", "4096");
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(forward_of(&t), LOOM_OK);
+        assert_int_equal(backward_of(&t), LOOM_OK);
+    }
+    assert_int_equal(loom_shim_clock.events, 0);
+    free_attention(&t);
+}
+
+/* More than 512 MiB is not tried; what is tried and cannot be had makes the shape ours. Where cuDNN is insisted on both are wanted, and lacking. */
+static void cudnn_gets_a_workspace_that_is_large_only_where_it_is_insisted_on(void **state)
+{
+    static const char *const workspaces[] = {"536870913", "536870912"}; /* the heap has neither */
+    attention t = make_attention(shape(1, 2, 2, 8, true), 13);
+
+    setenv("RANKLOOM_HEAP_BYTES", "16777216", 1);
+    for (int fits = 0; fits < 2; fits++) {
+        reopen(state, LOOM_GPU_ATTENTION_AUTO, "LOOM_DOUBLE_WORKSPACE", workspaces[fits]);
+        loom_clear_error();
+        for (int i = 0; i < 6; i++)
+            assert_int_equal(backward_of(&t), LOOM_OK);
+        assert_int_equal(loom_shim_clock.events, fits ? 3 : 0); /* one call was ours, one would have been cuDNN's */
+        assert_string_equal(loom_last_error(), "");
+        reopen(state, LOOM_GPU_ATTENTION_CUDNN, "LOOM_DOUBLE_WORKSPACE", workspaces[fits]);
+        assert_refused(backward_of(&t), LOOM_E_MEMORY, "workspace");
+    }
+    free_attention(&t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -288,6 +357,9 @@ int main(void)
         cmocka_unit_test_teardown(what_cudnn_takes_is_what_it_executes, nothing_fails),
         cmocka_unit_test_teardown(what_it_does_not_take_is_ours, nothing_fails),
         cmocka_unit_test_teardown(a_shape_without_an_engine_is_ours, nothing_fails),
+        cmocka_unit_test_teardown(an_engine_that_does_not_answer_is_passed_over, nothing_fails),
+        cmocka_unit_test_teardown(a_plan_that_cannot_be_made_is_an_error_only_where_cudnn_is_insisted_on, insist_again),
+        cmocka_unit_test_teardown(cudnn_gets_a_workspace_that_is_large_only_where_it_is_insisted_on, insist_again),
         cmocka_unit_test_teardown(the_faster_one_of_both_is_kept, nothing_fails),
         cmocka_unit_test_teardown(without_cudnn_attention_is_ours_unless_it_is_insisted_on, nothing_fails),
     };

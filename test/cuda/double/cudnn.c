@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ATTRIBUTES_MAX = 8, VALUES_MAX = 64, SLOTS_MAX = 128, WORKSPACE_BYTES = 4096 };
+enum { ATTRIBUTES_MAX = 8, VALUES_MAX = 64, SLOTS_MAX = 128, ENGINES = 2 };
 
 typedef struct attribute {
     cudnnBackendAttributeName_t name;
@@ -34,6 +34,11 @@ typedef struct descriptor {
 struct cudnnContext {
     cudaStream_t stream;
 };
+
+static uint64_t workspace_bytes(void)
+{
+    return double_setting("LOOM_DOUBLE_WORKSPACE", 4096);
+}
 
 static cudnnStatus_t refuse(const char *why)
 {
@@ -160,7 +165,7 @@ cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream)
 
 cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type, cudnnBackendDescriptor_t *made)
 {
-    descriptor *d = calloc(1, sizeof *d);
+    descriptor *d = double_fails(__func__) ? NULL : calloc(1, sizeof *d);
 
     if (!d)
         return CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED;
@@ -228,22 +233,31 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t opaque)
         return refuse("a tensor that is virtual and by value");
     if (d->type == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR && double_fails("cudnnBackendFinalize of a plan"))
         return CUDNN_STATUS_NOT_SUPPORTED;
+    if (d->type == CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR && double_fails("cudnnBackendFinalize of a graph"))
+        return CUDNN_STATUS_NOT_SUPPORTED_GRAPH_PATTERN;
     cudnnStatus_t status = d->type == CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR ? check_graph(d) : check_operation(d);
     d->final = status == CUDNN_STATUS_SUCCESS;
     return status;
 }
 
-/* The engine that the heuristics offer, and its descriptor's only attribute: the graph. */
-static cudnnStatus_t offer(const descriptor *heuristics, int64_t *count, void *values)
+/* The engines that the heuristics offer: a choice has the graph and the engine's number. */
+static cudnnStatus_t offer(const descriptor *heuristics, int64_t wanted, int64_t *count, descriptor **choices)
 {
-    descriptor *config = *(descriptor **)values;
+    *count = double_fails("cudnnBackendGetAttribute of heuristics") ? 0 : ENGINES;
+    for (int64_t i = 0; i < *count && i < wanted; i++) {
+        choices[i]->attributes[0] = *find(heuristics, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
+        choices[i]->attributes[1] = (attribute){.name = CUDNN_ATTR_ENGINE_GLOBAL_INDEX, .count = 1, .value.number[0] = i};
+        choices[i]->n_attributes = 2;
+        choices[i]->final = true;
+    }
+    return CUDNN_STATUS_SUCCESS;
+}
 
-    *count = double_fails("cudnnBackendGetAttribute of heuristics") ? 0 : 1;
-    if (*count == 0)
-        return CUDNN_STATUS_SUCCESS;
-    config->n_attributes = 1;
-    config->attributes[0] = *find(heuristics, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
-    config->final = true;
+static cudnnStatus_t engine_of(const descriptor *choice, descriptor *engine)
+{
+    if (number_of(choice, CUDNN_ATTR_ENGINE_GLOBAL_INDEX) == 0 && double_fails("cudnnBackendGetAttribute of the first engine"))
+        return CUDNN_STATUS_INTERNAL_ERROR;
+    engine->final = true;
     return CUDNN_STATUS_SUCCESS;
 }
 
@@ -252,14 +266,12 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const opaque, cu
 {
     const descriptor *d = opaque;
 
-    if (name == CUDNN_ATTR_ENGINECFG_ENGINE && d->type == CUDNN_BACKEND_ENGINECFG_DESCRIPTOR && d->final) {
-        (*(descriptor **)values)->final = true;
-        return CUDNN_STATUS_SUCCESS;
-    }
+    if (name == CUDNN_ATTR_ENGINECFG_ENGINE && d->type == CUDNN_BACKEND_ENGINECFG_DESCRIPTOR && d->final)
+        return engine_of(d, *(descriptor **)values);
     if (!d->final || wanted < 1)
         return refuse("an attribute asked of a descriptor that is not finalised");
     if (name == CUDNN_ATTR_ENGINEHEUR_RESULTS && type == CUDNN_TYPE_BACKEND_DESCRIPTOR)
-        return offer(d, count, values);
+        return offer(d, wanted, count, values);
     if (name == CUDNN_ATTR_ENGINE_NUMERICAL_NOTE && type == CUDNN_TYPE_NUMERICAL_NOTE) {
         *count = double_fails("a deterministic engine") ? 1 : 0;
         *(cudnnBackendNumericalNote_t *)values = CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
@@ -267,7 +279,7 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const opaque, cu
     }
     if (name == CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE && type == CUDNN_TYPE_INT64) {
         *count = 1;
-        *(int64_t *)values = WORKSPACE_BYTES;
+        *(int64_t *)values = (int64_t)workspace_bytes();
         return CUDNN_STATUS_SUCCESS;
     }
     return refuse("an attribute that cannot be asked for");
@@ -636,7 +648,7 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
 
     if (double_fails(__func__))
         return CUDNN_STATUS_EXECUTION_FAILED;
-    if (!p->final || !v->final || !double_is_device(node_of(v, CUDNN_ATTR_VARIANT_PACK_WORKSPACE), WORKSPACE_BYTES))
+    if (!p->final || !v->final || !double_is_device(node_of(v, CUDNN_ATTR_VARIANT_PACK_WORKSPACE), workspace_bytes()))
         return refuse("a plan or a pack that is not finalised, or a workspace that is not there");
     w = calloc(1, sizeof *w);
     if (!w)

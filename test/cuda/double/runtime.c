@@ -6,13 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-uint64_t double_setting(const char *name, uint64_t otherwise)
-{
-    const char *text = getenv(name);
-
-    return text && *text ? strtoull(text, NULL, 10) : otherwise;
-}
-
 /* --- failures that are asked for, and how often what was called ------------------------------------------------------------------ */
 
 enum { FUNCTIONS_MAX = 64 };
