@@ -37,6 +37,9 @@ static inline nccl_comm *nccl_of(const loom_comm *comm)
 loom_status loom_nccl_describe(const loom_comm *comm, ncclComm_t c, ncclResult_t result, const char *what);
 /* Waits until what `result` began on `c` is no longer in progress. A failure breaks the world: `c` may be left half-way, and can only be aborted. */
 loom_status loom_nccl_settle(const loom_comm *comm, ncclComm_t c, ncclResult_t result, const char *what);
+/* The same for ncclCommSplit and ncclCommWindowRegister, which drop the ncclInProgress of the group that they make of themselves: their ncclSuccess says no more
+ * than that they have begun, and what they make is there only when `c` is no longer in progress. */
+loom_status loom_nccl_settle_begun(const loom_comm *comm, ncclComm_t c, ncclResult_t result, const char *what);
 loom_status loom_nccl_check_cuda(const loom_comm *comm, cudaError_t code, const char *what);
 loom_status loom_nccl_enter(const loom_comm *comm); /* makes its device the thread's */
 

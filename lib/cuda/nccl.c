@@ -57,6 +57,11 @@ loom_status loom_nccl_settle(const loom_comm *comm, ncclComm_t c, ncclResult_t r
     return status;
 }
 
+loom_status loom_nccl_settle_begun(const loom_comm *comm, ncclComm_t c, ncclResult_t result, const char *what)
+{
+    return loom_nccl_settle(comm, c, result == ncclSuccess ? ncclInProgress : result, what);
+}
+
 loom_status loom_nccl_enter(const loom_comm *comm)
 {
     return loom_cuda_enter(comm->world->device);
@@ -223,13 +228,15 @@ static loom_status split(loom_comm *parent, loom_comm *comm, int first)
     ncclComm_t from = nccl_of(parent)->comm, *made = &nccl_of(parent)->child;
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     bool alone = !comm || comm->size == 1;
+    ncclResult_t result;
     loom_status status;
 
     if (!from)
         return LOOM_OK; /* a parent of one rank has groups of one rank */
     config.blocking = 0;
     LOOM_TRY(loom_nccl_enter(parent));
-    LOOM_TRY(loom_nccl_settle(parent, from, ncclCommSplit(from, alone ? NCCL_SPLIT_NOCOLOR : first, alone ? 0 : comm->rank, made, &config), "ncclCommSplit"));
+    result = ncclCommSplit(from, alone ? NCCL_SPLIT_NOCOLOR : first, alone ? 0 : comm->rank, made, &config);
+    LOOM_TRY(loom_nccl_settle_begun(parent, from, result, "ncclCommSplit"));
     if (alone)
         return LOOM_OK;
     nccl_of(comm)->comm = *made;

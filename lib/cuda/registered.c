@@ -261,7 +261,7 @@ static loom_status tell_outcome(loom_comm *comm, bool done, bool *all_done)
     return status;
 }
 
-/* A misuse that NCCL found does nothing to the communicator. */
+/* A misuse that NCCL finds in the call itself does nothing to the communicator. */
 static bool is_harmless(ncclResult_t result)
 {
     return result == ncclInvalidArgument || result == ncclInvalidUsage;
@@ -282,7 +282,8 @@ static registration *add_registration(const loom_comm *comm, block *b, ncclComm_
     return r;
 }
 
-/* Every rank has memory. *done is false also where NCCL or the machine has no windows. */
+/* Every rank has memory. *done is false also where NCCL or the machine has no windows. What goes wrong after the call has returned, on a thread of NCCL's, stays as the
+ * communicator's error: nothing can be called on it any more, so that is a failure and no refusal. */
 static loom_status try_window(const loom_comm *comm, block *b, bool symmetric, bool *done)
 {
     ncclComm_t c = nccl_of(comm)->comm;
@@ -296,7 +297,7 @@ static loom_status try_window(const loom_comm *comm, block *b, bool symmetric, b
     result = register_window(b, r, symmetric);
     if (is_harmless(result))
         return LOOM_OK;
-    status = loom_nccl_settle(comm, c, result, "registering a window");
+    status = loom_nccl_settle_begun(comm, c, result, "registering a window");
     *done = status >= 0 && r->window;
     return status;
 }

@@ -113,6 +113,20 @@ static void one_rank_is_refused(loom_comm *world, loom_stream *stream)
     loom_free(loom_comm_device(world), memory);
 }
 
+/* What NCCL refuses after the call has returned stays as the communicator's error, so it is no hint any more that others could do without. */
+static void one_rank_is_refused_late(loom_comm *world, loom_stream *stream)
+{
+    float *memory = block_of(world, COUNT);
+
+    (void)stream;
+    if (loom_comm_rank(world) == 1)
+        setenv("LOOM_DOUBLE_FAIL", "window:1", 1);
+    assert_true(loom_comm_register(world, memory, true) < 0);
+    if (loom_comm_rank(world) == 1)
+        assert_in_message("registering a window: unhandled cuda error: there is no address space for a window");
+    loom_free(loom_comm_device(world), memory);
+}
+
 static void one_rank_gets_no_memory(loom_comm *world, loom_stream *stream)
 {
     float *memory;
@@ -211,6 +225,15 @@ static void all_ranks_register_or_none(void **state)
     on_ranks_with(&on_cuda, 2, one_rank_gets_no_memory);
 }
 
+static void a_window_that_fails_late_is_a_failure(void **state)
+{
+    rank_options options = on_cuda;
+
+    (void)state;
+    options.comm_deadline_s = 4;
+    on_ranks_with(&options, 2, one_rank_is_refused_late);
+}
+
 static void memory_and_comm_go_in_any_order(void **state)
 {
     (void)state;
@@ -236,6 +259,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(blocks_that_are_alike_become_windows), cmocka_unit_test(others_are_registered_on_each_rank),
         cmocka_unit_test(all_ranks_register_or_none),           cmocka_unit_test(memory_and_comm_go_in_any_order),
+        cmocka_unit_test(a_window_that_fails_late_is_a_failure),
         cmocka_unit_test(lanes_know_the_memory_too),            cmocka_unit_test(a_setting_turns_it_off),
     };
 

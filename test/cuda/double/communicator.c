@@ -104,18 +104,20 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId i
 
 /* --- splitting ---------------------------------------------------------------------------------------------------------------------- */
 
+/* As in NCCL ncclSuccess says that it has begun: *newcomm is there when `comm` is no longer in progress. */
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config)
 {
     double_rank *mine = &comm->segment->ranks[comm->rank];
+    ncclResult_t result = double_comm_enter(comm);
 
-    if (comm->split_into || is_blocking(config) || !comm->ready)
-        return ncclInvalidUsage;
+    if (result != ncclSuccess || is_blocking(config))
+        return result != ncclSuccess ? result : ncclInvalidArgument;
     *newcomm = NULL;
     comm->split_into = newcomm;
     comm->split_fd = make_segment();
     mine->split[comm->splits % 2] = (double_split){color, key, {(int)getpid(), comm->split_fd}};
     atomic_store(&mine->split_posted, ++comm->splits);
-    return ncclInProgress;
+    return ncclSuccess;
 }
 
 static const double_split *split_of(ncclComm_t comm, int rank)
@@ -148,31 +150,34 @@ static void end_split(ncclComm_t comm)
     comm->split_into = NULL;
 }
 
-static bool all_split(ncclComm_t comm)
+/* Goes on with it, if there is one. */
+static bool split_is_under_way(ncclComm_t comm)
 {
+    if (!comm->split_into)
+        return false;
     for (int r = 0; r < comm->size; r++)
         if (atomic_load(&comm->segment->ranks[r].split_posted) < comm->splits)
-            return false;
-    return true;
+            return true;
+    end_split(comm);
+    return false;
 }
 
 /* --- state ----------------------------------------------------------------------------------------------------------------------------- */
 
+ncclResult_t double_comm_enter(ncclComm_t comm)
+{
+    if (!atomic_load(&comm->error) && (!comm->ready || comm->split_into || comm->window_into))
+        double_comm_fail(comm, ncclInvalidArgument, "a communicator is used while it is still in progress");
+    return (ncclResult_t)atomic_load(&comm->error);
+}
+
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
 {
-    *error = (ncclResult_t)atomic_load(&comm->error);
-    if (*error != ncclSuccess)
-        return ncclSuccess;
-    if (!all_arrived(comm)) {
-        *error = ncclInProgress;
-    } else if (comm->split_into) {
-        if (all_split(comm))
-            end_split(comm);
-        else
-            *error = ncclInProgress;
-    } else if (double_window_is_under_way(comm)) {
-        *error = ncclInProgress;
-    }
+    bool under_way = false;
+
+    if (!atomic_load(&comm->error))
+        under_way = !all_arrived(comm) || split_is_under_way(comm) || double_window_is_under_way(comm);
+    *error = under_way ? ncclInProgress : (ncclResult_t)atomic_load(&comm->error);
     return ncclSuccess;
 }
 

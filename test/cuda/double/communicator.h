@@ -96,6 +96,8 @@ double_known double_find_registration(ncclComm_t comm, const void *pointer, size
 bool double_window_is_under_way(ncclComm_t comm); /* goes on with it, if it is */
 
 void double_comm_fail(ncclComm_t comm, ncclResult_t error, const char *words);
+/* What every call on it begins with: one that has failed takes no more, nor does one that is in progress as far as the caller has asked, which fails by it. */
+ncclResult_t double_comm_enter(ncclComm_t comm);
 
 void double_comm_drop(ncclComm_t comm);
 

@@ -10,7 +10,8 @@
  *                        streams that rest for a moment although they could go on
  * LOOM_DOUBLE_DROP=n     the n-th wait for an event that was not reached yet is left out: a mutation that tests have to notice
  * LOOM_DOUBLE_DROPPED=p  where that wait was asked for (a back trace) is added to file p
- * LOOM_DOUBLE_FAIL=f:n   the n-th call of function f fails with an error (cudaMallocFromPoolAsync, cudaMemcpyAsync, …)
+ * LOOM_DOUBLE_FAIL=f:n   the n-th call of function f fails with an error (cudaMallocFromPoolAsync, cudaMemcpyAsync, …); "window:n": the n-th window, after its
+ *                        call has returned
  * LOOM_DOUBLE_REPORT=1   how often each of these was called, to stderr when the process ends
  * LOOM_DOUBLE_TELL=n     after n rounds with nothing to run (each about 0.1 ms): what every stream waits for, to stderr
  * LOOM_DOUBLE_RANGES=p   NVTX ranges, a line each, are added to file p

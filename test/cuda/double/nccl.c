@@ -403,7 +403,7 @@ static bool is_valid(const call *c)
 {
     size_t send = sent_bytes(c), recv = received_bytes(c);
 
-    if (!c->comm->ready || c->root < 0 || c->root >= c->comm->size)
+    if (c->root < 0 || c->root >= c->comm->size)
         return false;
     if (c->kind != RECV && (c->kind != BROADCAST || c->root == c->comm->rank) && send && !double_is_device(c->send, send))
         return false;
@@ -416,6 +416,8 @@ static ncclResult_t add(call c)
 
     if (double_fails("nccl"))
         return ncclUnhandledCudaError;
+    if ((result = double_comm_enter(c.comm)) != ncclSuccess)
+        return result;
     if (!is_valid(&c))
         return ncclInvalidArgument;
     if (c.send)

@@ -139,10 +139,11 @@ static ncclResult_t drop(ncclComm_t comm, const void *handle, bool window)
 
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void *buff, size_t size, void **handle)
 {
+    ncclResult_t result = double_comm_enter(comm);
     registration *r;
 
-    if (!comm->ready || !size || !double_is_device(buff, size))
-        return ncclInvalidArgument;
+    if (result != ncclSuccess || !size || !double_is_device(buff, size))
+        return result != ncclSuccess ? result : ncclInvalidArgument;
     if (double_fails(__func__))
         return ncclSystemError;
     r = make(buff, size, false, false);
@@ -156,21 +157,22 @@ ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle)
     return drop(comm, handle, false);
 }
 
-/* Collective; the window is there when all ranks have asked for one. */
+/* Collective. As in NCCL ncclSuccess says that it has begun; the window is there when all ranks have asked for one and `comm` is no longer in progress. A refusal here
+ * does nothing to the communicator, one that comes later is its end. */
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win, int winFlags)
 {
     double_rank *mine = &comm->segment->ranks[comm->rank];
+    ncclResult_t result = double_comm_enter(comm);
 
-    if (!comm->ready || comm->window_into || !size || (uintptr_t)buff % 4096 || !double_is_nccl(buff, size))
-        return ncclInvalidArgument;
+    if (result != ncclSuccess || !size || (uintptr_t)buff % 4096 || !double_is_nccl(buff, size))
+        return result != ncclSuccess ? result : ncclInvalidArgument;
     if (double_fails(__func__))
         return ncclInvalidUsage;
-    *win = NULL;
     comm->window_into = win;
     comm->window_made = make(buff, size, true, winFlags == NCCL_WIN_COLL_SYMMETRIC);
     mine->window[comm->windows % 2] = (double_window_post){size, winFlags};
     atomic_store(&mine->windows_posted, ++comm->windows);
-    return ncclInProgress;
+    return ncclSuccess;
 }
 
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win)
@@ -184,6 +186,10 @@ bool double_window_is_under_way(ncclComm_t comm)
 
     if (!comm->window_into)
         return false;
+    if (double_fails("window")) {
+        double_comm_fail(comm, ncclUnhandledCudaError, "there is no address space for a window");
+        return false;
+    }
     for (int r = 0; r < comm->size; r++)
         if (atomic_load(&comm->segment->ranks[r].windows_posted) < comm->windows)
             return true;
