@@ -70,6 +70,7 @@ STREAM(xent_rebase, 4.0 * T, 8.0 * T, "one number a token")
 STREAM(xent_gradient, 2 * TV, 4 * TV, "logits read, gradient written in their place")
 STREAM(xent, 3 * TV, 8 * TV, "logits read twice, gradient written")
 STREAM(argmax, TV, TV, "read")
+STREAM(clip, 3, 6, "one number")
 STREAM(adamw, 7 * N, 14 * N, "gradient, p, m, v read; p, m, v written")
 STREAM(router, 2.0 * T * E + 2.0 * A, (double)T *E *(8 + TOP), "logits read, scores written")
 STREAM(router_count, (double)T *E + (double)A * E, (double)T *E + (double)A * E,

@@ -519,6 +519,18 @@ fail:
     return status;
 }
 
+loom_status loom_check_clip(const loom_clip_args *a)
+{
+    loom_status status;
+
+    BUFFERS("clip", "scale, squares", 1, a->scale, a->squares);
+    if (!(a->divisor > 0) || !(a->clip >= 0))
+        return loom_fail(LOOM_E_INVALID, "clip: divisor %g and clip %g; the divisor is above 0, and clip at least 0", a->divisor, a->clip);
+    return LOOM_OK;
+fail:
+    return status;
+}
+
 loom_status loom_check_adamw(const loom_adamw_args *a)
 {
     loom_status status;

@@ -16,8 +16,8 @@ static int32_t separator(const gpt_run *run)
     return run->data.packed ? run->data.separator : GPT_NO_SEPARATOR;
 }
 
-/* Whether kernels read other memory than the host writes. */
-static bool copies_ids(const gpt_trainer *t)
+/* Whether kernels read other memory than the host writes, and go on by themselves. */
+static bool is_apart(const gpt_trainer *t)
 {
     return loom_device_get_kind(t->device) == LOOM_CUDA;
 }
@@ -26,7 +26,7 @@ static loom_status open_ids(gpt_trainer *t, int id, size_t bytes)
 {
     TRY(loom_alloc_host(t->device, bytes, (void **)&t->local[id]));
     t->ids[id] = t->local[id];
-    return copies_ids(t) ? loom_alloc(t->device, bytes, LOOM_MEM_OTHER, (void **)&t->ids[id]) : LOOM_OK;
+    return is_apart(t) ? loom_alloc(t->device, bytes, LOOM_MEM_OTHER, (void **)&t->ids[id]) : LOOM_OK;
 }
 
 static void close_ids(gpt_trainer *t, int id)
@@ -223,7 +223,7 @@ loom_status gpt_trainer_load_batch(gpt_trainer *t, int64_t step)
 
     for (int64_t i = 0; i < t->samples && !is_dry(t); i++)
         TRY(load_sample(t, i, first + i));
-    for (int id = 0; id < GPT_IDS && copies_ids(t); id++)
+    for (int id = 0; id < GPT_IDS && is_apart(t); id++)
         TRY(loom_stream_copy(t->compute, t->ids[id], t->local[id], (size_t)(t->samples * t->local_seq) * sizeof *t->ids[id]));
     return count_targets(t);
 }
@@ -231,7 +231,7 @@ loom_status gpt_trainer_load_batch(gpt_trainer *t, int64_t step)
 loom_status gpt_trainer_forward_backward(gpt_trainer *t)
 {
     TRY(gpt_replay_run(t));
-    return loom_stream_wait(t->compute);
+    return is_apart(t) ? LOOM_OK : loom_stream_wait(t->compute);
 }
 
 /* The losses of all ranks that have a head, each token once: tp ranks hold the same, so only the first of them says it. */

@@ -338,8 +338,17 @@ typedef struct loom_argmax_args {
 
 /* --- optimizer -------------------------------------------------------------------------------------------------------------------- */
 
+/* *scale = what gradient sums are multiplied with: 1 / divisor; where their norm n = sqrt(*squares) / divisor is above `clip` (0: never) that times
+ * clip / (n + 1e-6); NaN where the norm is not finite. In f64, so that the host can say the same of the same squares. */
+typedef struct loom_clip_args {
+    float *scale;
+    const double *squares; /* on the device, as *scale */
+    double divisor, clip;
+} loom_clip_args;
+
 /* g = gradient * *gradient_scale; m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2;
- * p = p (1 - lr decay) - lr (m / correction1) / (sqrt(v / correction2) + eps), with correction = 1 - beta^step from the caller. */
+ * p = p (1 - lr decay) - lr (m / correction1) / (sqrt(v / correction2) + eps), with correction = 1 - beta^step from the caller. A gradient_scale
+ * that is NaN leaves p, m and v as they are. */
 typedef struct loom_adamw_args {
     float *p, *m, *v;
     const float *gradient;
@@ -502,6 +511,7 @@ typedef struct loom_grouped_gemm_args {
     X(xent_gradient, loom_xent_gradient_args)                                                                                              \
     X(xent, loom_xent_args)                                                                                                                \
     X(argmax, loom_argmax_args)                                                                                                            \
+    X(clip, loom_clip_args)                                                                                                                \
     X(adamw, loom_adamw_args)                                                                                                              \
     X(router, loom_router_args)                                                                                                            \
     X(router_count, loom_router_count_args)                                                                                                \

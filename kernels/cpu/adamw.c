@@ -1,4 +1,4 @@
-/* AdamW with decoupled decay. */
+/* AdamW with decoupled decay, and the factor that its gradients are clipped by. */
 #include "kernels/cpu/isa.h"
 
 typedef struct adamw_factors {
@@ -34,8 +34,18 @@ static void adamw_span(const void *context, int64_t from, int64_t to)
     EACH_LANES(from, to, adamw_step, &a, &f);
 }
 
+loom_status ISA(clip)(loom_cpu *cpu, const loom_clip_args *a)
+{
+    double norm = sqrt(*a->squares) / a->divisor, kept = a->clip > 0 && norm > a->clip ? a->clip / (norm + 1e-6) : 1;
+
+    *a->scale = isfinite(norm) ? (float)(kept / a->divisor) : NAN;
+    return LOOM_OK;
+}
+
 loom_status ISA(adamw)(loom_cpu *cpu, const loom_adamw_args *a)
 {
+    if (a->gradient_scale && isnan(*a->gradient_scale))
+        return LOOM_OK;
     loom_parallel_spans(cpu->threads, a->count, GRAIN_ELEMENTS, adamw_span, a);
     return LOOM_OK;
 }

@@ -276,11 +276,37 @@ int loom_gpu_cast(loom_gpu *gpu, const loom_cast_args *a)
 
 /* --- AdamW --- */
 
+struct clip_of {
+    float *scale;
+    const double *squares;
+    double divisor, clip;
+
+    __device__ void one(int64_t) const
+    {
+        double norm = sqrt(*squares) / divisor, kept = clip > 0 && norm > clip ? clip / (norm + 1e-6) : 1;
+
+        *scale = norm < HUGE_VAL ? static_cast<float>(kept / divisor) : not_a_number();
+    }
+    __device__ void quad(int64_t i) const
+    {
+        one(i);
+    }
+};
+
+int loom_gpu_clip(loom_gpu *gpu, const loom_clip_args *a)
+{
+    return each(gpu, 1, false, clip_of{a->scale, a->squares, a->divisor, a->clip});
+}
+
 struct adamw_update {
     float *p, *m, *v;
     const float *gradient, *gradient_scale;
     float beta1, beta2, rest1, rest2, keep, step, root, eps;
 
+    __device__ bool stays() const
+    {
+        return gradient_scale && is_nan(*gradient_scale);
+    }
     __device__ void update(float &p_i, float &m_i, float &v_i, float g) const
     {
         m_i = fmaf(beta1, m_i, g * rest1);
@@ -290,6 +316,8 @@ struct adamw_update {
     __device__ void one(int64_t i) const
     {
         float p_i = p[i], m_i = m[i], v_i = v[i];
+        if (stays())
+            return;
         update(p_i, m_i, v_i, gradient[i] * (gradient_scale ? *gradient_scale : 1.0f));
         p[i] = p_i, m[i] = m_i, v[i] = v_i;
     }
@@ -297,6 +325,8 @@ struct adamw_update {
     {
         float4 p_i = load4(p + i), m_i = load4(m + i), v_i = load4(v + i);
         float4 g = load4(gradient + i) * (gradient_scale ? *gradient_scale : 1.0f);
+        if (stays())
+            return;
         update(p_i.x, m_i.x, v_i.x, g.x);
         update(p_i.y, m_i.y, v_i.y, g.y);
         update(p_i.z, m_i.z, v_i.z, g.z);

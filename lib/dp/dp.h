@@ -83,6 +83,7 @@ struct loom_dp {
 
     double *sums;  /* device: LOOM_REDUCTION_SUMS for norms and for loom_dp_sum */
     float *scale;  /* device: what AdamW multiplies the gradient sums with */
+    double *squares; /* host: the sum that the norm is of */
     bool in_step;
 
     int *use, uses, capacity; /* units whose weights were gathered in a step, in order: the next step's order is the same */
@@ -106,7 +107,7 @@ int64_t loom_dp_kept_index(const loom_dp_class *c, const loom_dp_bucket *bucket,
 /* What this rank keeps of parameter `index`, in `memory`: all values, gradients or state that it keeps of the class. */
 loom_part loom_dp_kept_part(const loom_dp_class *c, int index, float *memory, bool cut);
 
-/* reduce.c: starts what is not on its way yet, and waits for all of it. */
+/* reduce.c: starts what is not on its way yet; what comes next on the compute stream has all of it. */
 loom_status loom_dp_reduce_rest(loom_dp *dp);
 /* Of a buffer of the whole class the ranks that share it each have their slice of a bucket: to all of them. Does not wait. */
 loom_status loom_dp_gather_bucket(loom_dp *dp, const loom_dp_class *c, const loom_dp_bucket *bucket, float *buffer);

@@ -126,6 +126,7 @@ loom_status loom_dp_open(loom_mesh *mesh, const loom_param_list *params, const l
         LOOM_TRY(register_class(&dp->class_[i]));
     LOOM_TRY(loom_alloc(dp->device, LOOM_REDUCTION_SUMS * sizeof(double), LOOM_MEM_OTHER, (void **)&dp->sums));
     LOOM_TRY(loom_alloc(dp->device, sizeof(float), LOOM_MEM_OTHER, (void **)&dp->scale));
+    LOOM_TRY(loom_alloc_host(dp->device, sizeof *dp->squares, (void **)&dp->squares));
     LOOM_TRY(loom_stream_open(dp->device, LOOM_STREAM_INLINE, "dp", &dp->reduce));
     LOOM_TRY(loom_event_open(dp->device, &dp->gradients_at));
     *out = dp;
@@ -151,6 +152,7 @@ void loom_dp_close(loom_dp *dp)
     }
     loom_free(dp->device, dp->sums);
     loom_free(dp->device, dp->scale);
+    loom_free_host(dp->device, dp->squares);
     loom_dp_forget_layout(dp);
     free(dp->use);
     if (dp->own_kernels)

@@ -163,7 +163,7 @@ loom_status loom_dp_reduce_rest(loom_dp *dp)
     LOOM_TRY(launch_rest(dp, false));
     LOOM_TRY(launch_rest(dp, true));
     LOOM_TRY(loom_dp_finish_units(dp));
-    LOOM_TRY(loom_stream_wait(dp->reduce));
+    LOOM_TRY(loom_stream_follow(dp->compute, dp->reduce));
     dp->in_step = false;
     return LOOM_OK;
 

@@ -16,7 +16,7 @@ static const loom_dp_bucket *bucket_at(const loom_dp_class *c, int64_t element)
 }
 
 /* Every rank adds up the squares of the elements it counts, class by class in order; over the world each weight is in exactly one rank's sum. */
-static loom_status sum_of_squares(loom_dp *dp, double *sum)
+static loom_status sum_of_squares(loom_dp *dp)
 {
     loom_status status;
     bool accumulate = false;
@@ -30,8 +30,7 @@ static loom_status sum_of_squares(loom_dp *dp, double *sum)
             accumulate = true;
         }
     LOOM_TRY(loom_all_reduce(dp->mesh->world, dp->sums, dp->sums, 1, LOOM_F64, LOOM_SUM, dp->compute));
-    LOOM_TRY(loom_stream_copy(dp->compute, sum, dp->sums, sizeof *sum));
-    return loom_stream_wait(dp->compute);
+    return loom_stream_copy(dp->compute, dp->squares, dp->sums, sizeof *dp->squares);
 
 fail:
     return status;
@@ -56,16 +55,12 @@ static loom_status name_the_cause(loom_dp *dp, double norm)
     return loom_fail(LOOM_E_INVALID, "the gradient norm is %g; no gradient of this rank is the cause", norm);
 }
 
-static loom_status measure(loom_dp *dp, double divisor, loom_dp_result *result)
+/* What the device made of the squares, in the host's words: clip() has the same formula. All that was enqueued is over. */
+static loom_status tell(loom_dp *dp, double divisor, loom_dp_result *result)
 {
-    double squares = 0;
-    loom_status status = sum_of_squares(dp, &squares);
-
     *result = (loom_dp_result){.grad_norm = 0, .clip_scale = 1};
-    if (status < 0)
-        return status;
     if (divisor > 0)
-        result->grad_norm = sqrt(squares) / divisor;
+        result->grad_norm = sqrt(*dp->squares) / divisor;
     if (!isfinite(result->grad_norm))
         return name_the_cause(dp, result->grad_norm);
     if (dp->adamw.clip > 0 && result->grad_norm > dp->adamw.clip)
@@ -114,14 +109,22 @@ static loom_status update_class(loom_dp *dp, const loom_dp_class *c, double lear
     return LOOM_OK;
 }
 
-/* One factor takes the place of both the mean over tokens and the clip. */
-static loom_status set_scale(loom_dp *dp, double scale)
+/* One factor takes the place of both the mean over tokens and the clip; a norm that is no number makes it one, and the weights stay. */
+static loom_status update(loom_dp *dp, double divisor, double learning_rate, int64_t step)
 {
-    const loom_fill_args args = {.y = dp->scale, .value = (float)scale, .count = 1};
+    const loom_clip_args clip = {.scale = dp->scale, .squares = dp->sums, .divisor = divisor, .clip = dp->adamw.clip};
+    loom_status status;
 
-    return dp->kernels->fill(dp->kernels, &args, dp->compute);
+    LOOM_TRY(dp->kernels->clip(dp->kernels, &clip, dp->compute));
+    for (const loom_dp_class *c = dp->class_; c < dp->class_ + dp->classes; c++)
+        LOOM_TRY(update_class(dp, c, learning_rate, step));
+    return loom_stream_follow(dp->compute, dp->reduce);
+
+fail:
+    return status;
 }
 
+/* The host waits once, at the end. */
 loom_status loom_dp_finish(loom_dp *dp, double divisor, double learning_rate, int64_t step, loom_dp_result *result)
 {
     loom_status status;
@@ -131,14 +134,11 @@ loom_status loom_dp_finish(loom_dp *dp, double divisor, double learning_rate, in
     if (!(divisor >= 0) || step < 1)
         return loom_fail(LOOM_E_INVALID, "divisor %g and step %lld; the divisor is a count of tokens, steps count from 1", divisor, (long long)step);
     LOOM_TRY(loom_dp_reduce_rest(dp));
-    LOOM_TRY(measure(dp, divisor, result));
-    if (divisor == 0)
-        return LOOM_OK;
-    LOOM_TRY(set_scale(dp, result->clip_scale / divisor));
-    for (const loom_dp_class *c = dp->class_; c < dp->class_ + dp->classes; c++)
-        LOOM_TRY(update_class(dp, c, learning_rate, step));
-    LOOM_TRY(loom_stream_wait(dp->reduce));
-    return loom_stream_wait(dp->compute);
+    LOOM_TRY(sum_of_squares(dp));
+    if (divisor > 0)
+        LOOM_TRY(update(dp, divisor, learning_rate, step));
+    LOOM_TRY(loom_stream_wait(dp->compute));
+    return tell(dp, divisor, result);
 
 fail:
     return status;
@@ -151,7 +151,9 @@ loom_status loom_dp_reduce_only(loom_dp *dp, double divisor, loom_dp_result *res
     if (!dp->in_step)
         return loom_fail(LOOM_E_INVALID, "loom_dp_reduce_only() outside a step; loom_dp_begin() opens one");
     LOOM_TRY(loom_dp_reduce_rest(dp));
-    LOOM_TRY(measure(dp, divisor, result));
+    LOOM_TRY(sum_of_squares(dp));
+    LOOM_TRY(loom_stream_wait(dp->compute));
+    LOOM_TRY(tell(dp, divisor, result));
     for (const loom_dp_class *c = dp->class_; c < dp->class_ + dp->classes; c++)
         for (const loom_dp_bucket *b = c->bucket; b < c->bucket + c->buckets && c->cut_state && !c->cut_gradient; b++)
             LOOM_TRY(loom_dp_gather_bucket(dp, c, b, c->gradient));

@@ -382,6 +382,55 @@ static void adamw_scales_the_gradient_first(void **state)
     }
 }
 
+static void a_norm_that_is_no_number_leaves_weights_and_state(void **state)
+{
+    static const double squares[] = {INFINITY, NAN};
+    float scale = NAN;
+
+    (void)state;
+    for (int c = 0; c < COUNTS; c++) {
+        float *p = random_floats(counts[c], 1, 1), *g = random_floats(counts[c], 1, 4);
+        FOR_EACH_MAKER(m)
+        {
+            float *got = copy_floats(p, counts[c]), *moment = zero_floats(counts[c]), *variance = zero_floats(counts[c]), *zeros = zero_floats(counts[c]);
+
+            scale = 0;
+            CALL(m, clip, &(loom_clip_args){.scale = &scale, .squares = &squares[c % 2], .divisor = 3, .clip = 1});
+            assert_true(isnan(scale));
+            CALL(m, adamw,
+                 &(loom_adamw_args){.p = got, .m = moment, .v = variance, .gradient = g, .gradient_scale = &scale, .count = counts[c], .lr = 1, .correction1 = 1,
+                                    .correction2 = 1});
+            assert_memory_equal(got, p, (size_t)counts[c] * sizeof *p);
+            assert_memory_equal(moment, zeros, (size_t)counts[c] * sizeof *p);
+            assert_memory_equal(variance, zeros, (size_t)counts[c] * sizeof *p);
+            free_floats(got);
+            free_floats(moment);
+            free_floats(variance);
+            free_floats(zeros);
+        }
+        free_floats(p);
+        free_floats(g);
+    }
+}
+
+/* squares, divisor and clip, and what comes of them by hand. */
+static void the_clips_factor_is_that_of_its_formula(void **state)
+{
+    static const double cases[][4] = {{16, 2, 0, 0.5}, {16, 2, 3, 0.5}, {16, 2, 2, 0.5}, {16, 2, 1, 0.5 / (2 + 1e-6)}, {0, 7, 1, 1.0 / 7}, {1e-300, 1, 1e-200, 1}};
+
+    (void)state;
+    FOR_EACH_MAKER(m)
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        float scale = -1;
+
+        CALL(m, clip, &(loom_clip_args){.scale = &scale, .squares = &cases[i][0], .divisor = cases[i][1], .clip = cases[i][2]});
+        if (i + 1 < sizeof cases / sizeof *cases)
+            assert_true(scale == (float)cases[i][3]);
+        else /* a clip below the 1e-6 that the norm is guarded by */
+            assert_true(scale == (float)(1e-200 / (1e-150 + 1e-6)));
+    }
+}
+
 static void clipping_meets_the_fixture(void **state)
 {
     int64_t na, nb, count;
@@ -393,12 +442,13 @@ static void clipping_meets_the_fixture(void **state)
     FOR_EACH_MAKER(m)
     {
         double squares;
-        float *got = zero_floats(na);
+        float *got = zero_floats(na), factor;
 
         CALL(m, sum_squares, &(loom_sum_args){.sum = &squares, .x = a, .count = na});
         CALL(m, sum_squares, &(loom_sum_args){.sum = &squares, .x = b, .count = nb, .accumulate = true});
         assert_true(fabs(sqrt(squares) - *norm) <= 1e-7 * *norm);
-        CALL(m, scale, &(loom_scale_args){.y = got, .x = a, .alpha = (float)(1 / (sqrt(squares) + 1e-6)), .count = na});
+        CALL(m, clip, &(loom_clip_args){.scale = &factor, .squares = &squares, .divisor = 1, .clip = 1});
+        CALL(m, scale, &(loom_scale_args){.y = got, .x = a, .alpha = factor, .count = na});
         assert_near(m->name, "clipped", got, clipped, na, 2e-7);
         free_floats(got);
     }
@@ -457,7 +507,9 @@ int main(void)
         cmocka_unit_test(bias_and_its_gradient_are_right), cmocka_unit_test(copies_pack_and_unpack),
         cmocka_unit_test(casts_round_as_core_does),        cmocka_unit_test(sums_are_the_same_bits_everywhere),
         cmocka_unit_test(adamw_follows_the_fixture),       cmocka_unit_test(adamw_scales_the_gradient_first),
-        cmocka_unit_test(clipping_meets_the_fixture),      cmocka_unit_test(the_activation_fixtures_are_met),
+        cmocka_unit_test(clipping_meets_the_fixture),      cmocka_unit_test(the_clips_factor_is_that_of_its_formula),
+        cmocka_unit_test(a_norm_that_is_no_number_leaves_weights_and_state),
+        cmocka_unit_test(the_activation_fixtures_are_met),
     };
 
     return cmocka_run_group_tests(tests, open_makers, close_makers);
