@@ -46,7 +46,9 @@ LOOM_API loom_status loom_comm_create(loom_comm *parent, const int *members, int
  * not fit for it on some rank) nothing happens, and RANKLOOM_LOG=info says so. The comm keeps no hold on the block: loom_free() and
  * loom_comm_free() undo it in either order. */
 LOOM_API loom_status loom_comm_register(loom_comm *comm, void *memory, bool symmetric);
-LOOM_API void loom_comm_free(loom_comm *comm); /* accepts NULL; safe after an error, when it waits for nobody; not collective */
+/* Accepts NULL; safe after an error of a comm, when it waits for nobody. Not collective, but on GPUs: NCCL waits there, without a deadline, until the members on the same
+ * node free theirs, so all ranks free their comms in one order. */
+LOOM_API void loom_comm_free(loom_comm *comm);
 LOOM_API int loom_comm_rank(const loom_comm *comm);
 LOOM_API int loom_comm_size(const loom_comm *comm);
 LOOM_API int loom_comm_world_rank(const loom_comm *comm, int rank); /* of a member, in the world it descends from */

@@ -16,7 +16,7 @@ typedef struct nccl_lane {
 typedef struct nccl_comm {
     ncclComm_t comm; /* NULL: one rank */
     ncclComm_t child; /* what a split under way will make; here, since NCCL may write it when nobody waits any more */
-    nccl_lane *lanes;
+    nccl_lane *lanes; /* by rising peer */
     int n_lanes;
     int *scratch;     /* of barriers, on the device */
     cudaEvent_t done; /* after the last call */

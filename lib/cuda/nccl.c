@@ -274,15 +274,22 @@ static void close_communicator(const loom_comm *comm, ncclComm_t *c)
     *c = NULL;
 }
 
+/* All at once: to destroy a communicator waits until its ranks on this node destroy theirs, too, so that two neighbours that each began with the lane to the other would
+ * wait for ever. NCCL before 2.22 does one after the other in a group, too; so all ranks have them in one order: by the lower rank of the pair, then the higher
+ * (as the lanes are), then the lower rank's direction before the other. */
 static void close_communicators(loom_comm *comm)
 {
     nccl_comm *n = nccl_of(comm);
 
+    ncclGroupStart();
     for (int i = 0; i < n->n_lanes; i++) {
-        close_communicator(comm, &n->lanes[i].out);
-        close_communicator(comm, &n->lanes[i].in);
+        nccl_lane *lane = &n->lanes[i];
+        bool lower = comm->rank < lane->peer;
+        close_communicator(comm, lower ? &lane->out : &lane->in);
+        close_communicator(comm, lower ? &lane->in : &lane->out);
     }
     close_communicator(comm, &n->comm);
+    ncclGroupEnd();
 }
 
 static void leave(loom_comm *comm)

@@ -71,6 +71,11 @@ fail:
     return status;
 }
 
+static int by_peer(const void *a, const void *b)
+{
+    return ((const nccl_lane *)a)->peer - ((const nccl_lane *)b)->peer;
+}
+
 loom_status loom_nccl_connect(loom_comm *comm, const int *peers, int count)
 {
     nccl_comm *n = nccl_of(comm);
@@ -90,6 +95,7 @@ loom_status loom_nccl_connect(loom_comm *comm, const int *peers, int count)
     n->n_lanes = count;
     for (int i = 0; i < count; i++)
         n->lanes[i].peer = peers[i];
+    qsort(n->lanes, (size_t)count, sizeof *n->lanes, by_peer);
     LOOM_TRY(loom_nccl_enter(comm));
     LOOM_TRY(fill_lane_card(comm, peers, count, &mine));
     LOOM_TRY(loom_nccl_exchange(comm, &mine, cards, sizeof mine));

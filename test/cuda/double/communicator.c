@@ -1,7 +1,10 @@
 /* How ranks meet. Nothing here waits: as with the real library in non-blocking mode the caller polls ncclCommGetAsyncError() until it is done. */
 #include "communicator.h"
 
+#include "core/clock.h"
+
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -212,6 +215,47 @@ static void insist_on_no_graph(ncclComm_t comm)
     abort();
 }
 
+/* --- destroying ------------------------------------------------------------------------------------------------------------------------ */
+
+enum { CLOSING_MAX = 64 };
+
+static _Thread_local struct {
+    int count;
+    ncclComm_t comms[CLOSING_MAX];
+} closing;
+
+static bool is_gone(const double_rank *rank)
+{
+    return atomic_load(&rank->closing) || atomic_load(&rank->aborted) || kill(rank->arena.pid, 0) != 0;
+}
+
+/* A thread of the real library's serves the other ranks of the node until they have come this far, too. */
+static void wait_for_peers(ncclComm_t comm)
+{
+    static const double PATIENCE_S = 60;
+    double begin_s = loom_now_s();
+
+    for (int r = 0; r < comm->size; r++)
+        while (!is_gone(&comm->segment->ranks[r])) {
+            loom_sleep_s(0.0001);
+            if (loom_now_s() - begin_s < PATIENCE_S)
+                continue;
+            fprintf(stderr, "double of NCCL, rank %d of %d: ncclCommDestroy waits for rank %d, which does not come to destroy its end\n", comm->rank, comm->size, r);
+            abort();
+        }
+}
+
+void double_end_grouped_closing(void)
+{
+    for (int i = 0; i < closing.count; i++)
+        atomic_store(&closing.comms[i]->segment->ranks[closing.comms[i]->rank].closing, 1);
+    for (int i = 0; i < closing.count; i++) {
+        wait_for_peers(closing.comms[i]);
+        double_comm_drop(closing.comms[i]);
+    }
+    closing.count = 0;
+}
+
 ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
     const char *why = why_not_destroy(comm);
@@ -222,7 +266,11 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
         abort();
     }
     double_comm_unlist(comm, false);
-    double_comm_drop(comm);
+    if (closing.count == CLOSING_MAX)
+        abort();
+    closing.comms[closing.count++] = comm;
+    if (!double_is_grouped())
+        double_end_grouped_closing();
     return ncclSuccess;
 }
 

@@ -47,7 +47,7 @@ typedef struct double_rank {
     _Atomic uint64_t windows_posted;
     double_window_post window[2];
     _Atomic uint64_t stuck; /* its device waits in this communicator for a peer */
-    _Atomic int aborted;
+    _Atomic int aborted, closing;
 } double_rank;
 
 /* Messages from one rank to another, one at a time. */
@@ -100,5 +100,8 @@ void double_comm_fail(ncclComm_t comm, ncclResult_t error, const char *words);
 ncclResult_t double_comm_enter(ncclComm_t comm);
 
 void double_comm_drop(ncclComm_t comm);
+
+bool double_is_grouped(void);          /* this thread is between ncclGroupStart() and ncclGroupEnd() */
+void double_end_grouped_closing(void); /* destroys what was to be destroyed in the group, all at once */
 
 #endif

@@ -366,6 +366,11 @@ static ncclResult_t push_messages(int first)
     return push(comm, together, count, group.calls[first].stream);
 }
 
+bool double_is_grouped(void)
+{
+    return group.depth > 0;
+}
+
 ncclResult_t ncclGroupStart(void)
 {
     group.depth++;
@@ -385,6 +390,7 @@ ncclResult_t ncclGroupEnd(void)
             result = push_messages(i);
     }
     group.count = 0;
+    double_end_grouped_closing();
     return result;
 }
 
