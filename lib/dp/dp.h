@@ -107,6 +107,9 @@ int64_t loom_dp_kept_index(const loom_dp_class *c, const loom_dp_bucket *bucket,
 /* What this rank keeps of parameter `index`, in `memory`: all values, gradients or state that it keeps of the class. */
 loom_part loom_dp_kept_part(const loom_dp_class *c, int index, float *memory, bool cut);
 
+/* LOOM_E_INVALID, in the name of the public call that asks: no step is open. */
+loom_status loom_dp_check_in_step(const loom_dp *dp, const char *call);
+
 /* reduce.c: starts what is not on its way yet; what comes next on the compute stream has all of it. */
 loom_status loom_dp_reduce_rest(loom_dp *dp);
 /* Of a buffer of the whole class the ranks that share it each have their slice of a bucket: to all of them. Does not wait. */

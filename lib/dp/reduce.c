@@ -5,6 +5,11 @@
 
 #include "core/try.h"
 
+loom_status loom_dp_check_in_step(const loom_dp *dp, const char *call)
+{
+    return dp->in_step ? LOOM_OK : loom_fail(LOOM_E_INVALID, "%s() outside a step; loom_dp_begin() opens one", call);
+}
+
 static int64_t row_length(const loom_shard *shard)
 {
     int64_t length = 1;
@@ -122,10 +127,10 @@ static loom_status ready(loom_dp *dp, const loom_param *param)
 
 loom_status loom_dp_ready(loom_dp *dp, loom_param *const *params, int count)
 {
-    loom_status status;
+    loom_status status = loom_dp_check_in_step(dp, "loom_dp_ready");
 
-    if (!dp->in_step)
-        return loom_fail(LOOM_E_INVALID, "loom_dp_ready() outside a step; loom_dp_begin() opens one");
+    if (status < 0)
+        return status;
     for (int i = 0; i < count; i++)
         if ((status = ready(dp, params[i])) < 0)
             return status;

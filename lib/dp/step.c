@@ -129,8 +129,7 @@ loom_status loom_dp_finish(loom_dp *dp, double divisor, double learning_rate, in
 {
     loom_status status;
 
-    if (!dp->in_step)
-        return loom_fail(LOOM_E_INVALID, "loom_dp_finish() outside a step; loom_dp_begin() opens one");
+    LOOM_TRY(loom_dp_check_in_step(dp, "loom_dp_finish"));
     if (!(divisor >= 0) || step < 1)
         return loom_fail(LOOM_E_INVALID, "divisor %g and step %lld; the divisor is a count of tokens, steps count from 1", divisor, (long long)step);
     LOOM_TRY(loom_dp_reduce_rest(dp));
@@ -148,8 +147,7 @@ loom_status loom_dp_reduce_only(loom_dp *dp, double divisor, loom_dp_result *res
 {
     loom_status status;
 
-    if (!dp->in_step)
-        return loom_fail(LOOM_E_INVALID, "loom_dp_reduce_only() outside a step; loom_dp_begin() opens one");
+    LOOM_TRY(loom_dp_check_in_step(dp, "loom_dp_reduce_only"));
     LOOM_TRY(loom_dp_reduce_rest(dp));
     LOOM_TRY(sum_of_squares(dp));
     LOOM_TRY(loom_stream_wait(dp->compute));

@@ -52,6 +52,21 @@ static const loom_dp_bucket *bucket_of_unit(const loom_dp_class *c, int unit)
     return NULL;
 }
 
+typedef loom_status unit_fn(loom_dp *dp, loom_dp_class *c, const loom_dp_bucket *b);
+
+/* Of each class that cuts `what` what it has of the unit. */
+static loom_status for_unit(loom_dp *dp, int unit, int what, unit_fn *call)
+{
+    loom_status status;
+
+    for (loom_dp_class *c = dp->class_; c < dp->class_ + dp->classes; c++) {
+        const loom_dp_bucket *b = (what == LOOM_ZERO_WEIGHTS ? c->cut_value : c->cut_gradient) ? bucket_of_unit(c, unit) : NULL;
+        if (b && (status = call(dp, c, b)) < 0)
+            return status;
+    }
+    return LOOM_OK;
+}
+
 static loom_dp_slot *slot_of(loom_dp_slot *slots, const loom_dp_bucket *bucket)
 {
     for (int i = 0; i < LOOM_UNIT_PLACES; i++)
@@ -106,20 +121,6 @@ fail:
     return status;
 }
 
-typedef loom_status unit_fn(loom_dp *dp, loom_dp_class *c, const loom_dp_bucket *b);
-
-static loom_status for_weights(loom_dp *dp, int unit, unit_fn *call)
-{
-    loom_status status;
-
-    for (loom_dp_class *c = dp->class_; c < dp->class_ + dp->classes; c++) {
-        const loom_dp_bucket *b = c->cut_value ? bucket_of_unit(c, unit) : NULL;
-        if (b && (status = call(dp, c, b)) < 0)
-            return status;
-    }
-    return LOOM_OK;
-}
-
 /* Steps are alike: where this one departs from the last, its order is taken down anew. */
 static loom_status note_use(loom_dp *dp, int unit)
 {
@@ -145,11 +146,11 @@ loom_status loom_dp_gather_weights(loom_dp *dp, int unit)
 
     if (dp->mesh->layout.zero < LOOM_ZERO_WEIGHTS)
         return LOOM_OK;
-    LOOM_TRY(for_weights(dp, unit, use_weights));
+    LOOM_TRY(for_unit(dp, unit, LOOM_ZERO_WEIGHTS, use_weights));
     if (!dp->in_step)
         return LOOM_OK;
     LOOM_TRY(note_use(dp, unit));
-    return dp->overlap && dp->used < dp->uses ? for_weights(dp, dp->use[dp->used], start_gather) : LOOM_OK;
+    return dp->overlap && dp->used < dp->uses ? for_unit(dp, dp->use[dp->used], LOOM_ZERO_WEIGHTS, start_gather) : LOOM_OK;
 
 fail:
     return status;
@@ -216,28 +217,18 @@ fail:
     return status;
 }
 
-static loom_status for_gradients(loom_dp *dp, int unit, unit_fn *call, const char *name)
-{
-    loom_status status;
-
-    if (!dp->in_step)
-        return loom_fail(LOOM_E_INVALID, "%s() outside a step; loom_dp_begin() opens one", name);
-    for (loom_dp_class *c = dp->class_; c < dp->class_ + dp->classes; c++) {
-        const loom_dp_bucket *b = c->cut_gradient ? bucket_of_unit(c, unit) : NULL;
-        if (b && (status = call(dp, c, b)) < 0)
-            return status;
-    }
-    return LOOM_OK;
-}
-
 loom_status loom_dp_begin_gradients(loom_dp *dp, int unit)
 {
-    return for_gradients(dp, unit, begin_gradients, "loom_dp_begin_gradients");
+    loom_status status = loom_dp_check_in_step(dp, "loom_dp_begin_gradients");
+
+    return status < 0 ? status : for_unit(dp, unit, LOOM_ZERO_GRADIENTS, begin_gradients);
 }
 
 loom_status loom_dp_scatter_gradients(loom_dp *dp, int unit)
 {
-    return for_gradients(dp, unit, scatter_gradients, "loom_dp_scatter_gradients");
+    loom_status status = loom_dp_check_in_step(dp, "loom_dp_scatter_gradients");
+
+    return status < 0 ? status : for_unit(dp, unit, LOOM_ZERO_GRADIENTS, scatter_gradients);
 }
 
 /* --- a step -------------------------------------------------------------------------------------------------------------------- */
