@@ -1,15 +1,13 @@
-/* Attention forward in f32, blocked, and the merge of two partial results. A block has QUERIES queries of one head; keys come by in tiles, and a
+/* Attention forward in f32, blocked, and the merge of two partial results. A block has BQ queries of one head; BK keys come by at a time, and a
  * running maximum and sum per query (the online softmax) stand for those already seen. */
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/cudnn.h"
 
 #include <rankloom/status.h>
 
-enum { QUERIES = 64, KEYS = 64, ROWS = QUERIES / SIDE, COLUMNS = KEYS / SIDE, WEIGHTS_ROW = KEYS + 4 };
-
 /* Running maximum and sum of a query. The 16 threads of its row hold the same. */
-struct softmax_state {
-    float largest[ROWS], sum[ROWS];
+template <int R> struct softmax_state {
+    float largest[R], sum[R];
 };
 
 LOOM_DEVICE float row_max(float x)
@@ -27,16 +25,16 @@ LOOM_DEVICE float row_sum(float x)
 }
 
 /* Scores become exp(score - largest so far), into `weights`; returns by what the sums and outputs from before shrink. */
-LOOM_DEVICE void softmax_row(float (&s)[COLUMNS], float &largest, float &sum, float *weights, float *shrink)
+template <int C> LOOM_DEVICE void softmax_row(float (&s)[C], float &largest, float &sum, float *weights, float *shrink)
 {
     float old = largest, part = 0;
 
-    for (int j = 0; j < COLUMNS; j++)
+    for (int j = 0; j < C; j++)
         largest = fmaxf(largest, s[j]);
     largest = row_max(largest);
     /* a query that has seen nothing yet has -inf: exp(-inf - 0) is 0, exp(-inf - -inf) is not a number */
     float base = largest == minus_infinity() ? 0.0f : largest;
-    for (int j = 0; j < COLUMNS; j++) {
+    for (int j = 0; j < C; j++) {
         float e = expf(s[j] - base);
         weights[thread_x() + SIDE * j] = e;
         part += e;
@@ -45,58 +43,60 @@ LOOM_DEVICE void softmax_row(float (&s)[COLUMNS], float &largest, float &sum, fl
     sum = fmaf(sum, *shrink, row_sum(part));
 }
 
-template <int DK> struct forward_tiles {
-    float q[QUERIES * padded_row<DK>::floats], kv[KEYS * padded_row<DK>::floats], weights[QUERIES * WEIGHTS_ROW];
+template <int DK, int BQ, int BK> struct forward_tiles {
+    float q[BQ * padded_row<DK>::floats], kv[BK * padded_row<DK>::floats], weights[BQ * (BK + 4)];
 };
 
-template <int DK> __global__ void __launch_bounds__(ATTENTION_THREADS) attention_kernel(const attention_kernel_args t)
+template <int DK, int BQ, int BK> __global__ void __launch_bounds__(ATTENTION_THREADS) attention_kernel(const attention_kernel_args t)
 {
-    LOOM_SHARED_BYTES(forward_tiles<DK>, tiles);
+    constexpr int R = BQ / SIDE, C = BK / SIDE, ROW = BK + 4;
+    typedef forward_tiles<DK, BQ, BK> all_tiles;
+    LOOM_SHARED_BYTES(all_tiles, tiles);
     const loom_attention_args &a = t.a;
     int64_t b = blockIdx.z, h = blockIdx.y, g = h / (a.heads / a.kv_heads);
-    int64_t first = (gridDim.x - 1 - blockIdx.x) * static_cast<int64_t>(QUERIES); /* the last queries first: under a causal mask they take longest */
+    int64_t first = (gridDim.x - 1 - blockIdx.x) * static_cast<int64_t>(BQ); /* the last queries first: under a causal mask they take longest */
     const head_rows k = rows_of(a.k_BSGK, t.k_at, b, g, a.head_dim, a.k_seq), v = rows_of(a.v_BSGK, t.v_at, b, g, a.head_dim, a.k_seq);
     const mask_side queries = queries_of(a, b), keys = keys_of(a, b);
     const mask_rule rule = {a.mask.causal, a.mask.window};
-    const token_range q_range = range_of(queries, first, QUERIES);
-    float *weights = tiles->weights + thread_y() * ROWS * WEIGHTS_ROW;
-    float sum[ROWS][DK / SIDE] = {}, s[ROWS][COLUMNS], shrink[ROWS];
-    softmax_state state;
-    token_tag q_tag[ROWS];
+    const token_range q_range = range_of(queries, first, BQ);
+    float *weights = tiles->weights + thread_y() * R * ROW;
+    float sum[R][DK / SIDE] = {}, s[R][C], shrink[R];
+    softmax_state<R> state;
+    token_tag q_tag[R];
 
-    for (int i = 0; i < ROWS; i++) {
+    for (int i = 0; i < R; i++) {
         state.largest[i] = minus_infinity(), state.sum[i] = 0;
-        q_tag[i] = tag_of(queries, first + thread_y() * ROWS + i);
+        q_tag[i] = tag_of(queries, first + thread_y() * R + i);
     }
-    load_rows<QUERIES, DK>(tiles->q, rows_of(a.q_BSHK, t.q_at, b, h, a.head_dim, a.q_seq), first, a.head_dim);
-    for (int64_t key = 0; key < a.k_seq; key += KEYS) {
-        sight seen = sight_of(rule, keys.documents != nullptr, q_range, range_of(keys, key, KEYS));
+    load_rows<BQ, DK>(tiles->q, rows_of(a.q_BSHK, t.q_at, b, h, a.head_dim, a.q_seq), first, a.head_dim);
+    for (int64_t key = 0; key < a.k_seq; key += BK) {
+        sight seen = sight_of(rule, keys.documents != nullptr, q_range, range_of(keys, key, BK));
 
         if (seen == SEES_NONE)
             continue;
         __syncthreads(); /* v of the tile before is through */
-        load_rows<KEYS, DK>(tiles->kv, k, key, a.head_dim);
+        load_rows<BK, DK>(tiles->kv, k, key, a.head_dim);
         __syncthreads();
-        dot_rows<ROWS, COLUMNS, DK>(tiles->q, tiles->kv, a.head_dim, s);
-        for (int j = 0; j < COLUMNS; j++) {
+        dot_rows<R, C, DK>(tiles->q, tiles->kv, a.head_dim, s);
+        for (int j = 0; j < C; j++) {
             int64_t column = key + thread_x() + SIDE * j;
             token_tag k_tag = tag_of(keys, column);
-            for (int i = 0; i < ROWS; i++)
+            for (int i = 0; i < R; i++)
                 s[i][j] = column < a.k_seq && (seen == SEES_ALL || sees(rule, q_tag[i], k_tag)) ? s[i][j] * t.scale : minus_infinity();
         }
-        for (int i = 0; i < ROWS; i++)
-            softmax_row(s[i], state.largest[i], state.sum[i], weights + i * WEIGHTS_ROW, &shrink[i]);
-        for (int i = 0; i < ROWS; i++)
+        for (int i = 0; i < R; i++)
+            softmax_row(s[i], state.largest[i], state.sum[i], weights + i * ROW, &shrink[i]);
+        for (int i = 0; i < R; i++)
             for (int d = 0; d < DK / SIDE; d++)
                 sum[i][d] *= shrink[i];
         __syncthreads(); /* k is through, the weights are there */
-        load_rows<KEYS, DK>(tiles->kv, v, key, a.head_dim);
+        load_rows<BK, DK>(tiles->kv, v, key, a.head_dim);
         __syncthreads();
-        for (int j = 0; j < KEYS; j++)
-            add_weighted<ROWS, DK>(weights, 1, WEIGHTS_ROW, tiles->kv, j, sum);
+        for (int j = 0; j < BK; j++)
+            add_weighted<R, DK>(weights, 1, ROW, tiles->kv, j, sum);
     }
-    for (int i = 0; i < ROWS; i++) {
-        int64_t row = first + thread_y() * ROWS + i;
+    for (int i = 0; i < R; i++) {
+        int64_t row = first + thread_y() * R + i;
         float share = state.sum[i] == 0 ? 0 : 1.0f / state.sum[i]; /* no key seen: 0 */
 
         for (int d = 0; d < DK / SIDE; d++)
@@ -104,7 +104,7 @@ template <int DK> __global__ void __launch_bounds__(ATTENTION_THREADS) attention
         if (thread_x() == 0 && row < a.q_seq)
             a.lse_BHS[(b * a.heads + h) * a.q_seq + row] = state.largest[i] + logf(state.sum[i]);
     }
-    store_rows<ROWS, DK>(a.o_BSHK + b * t.o_at.sequence + h * a.head_dim, t.o_at.token, first, a.q_seq, a.head_dim, t.o_at.quads, false, 1, sum);
+    store_rows<R, DK>(a.o_BSHK + b * t.o_at.sequence + h * a.head_dim, t.o_at.token, first, a.q_seq, a.head_dim, t.o_at.quads, false, 1, sum);
 }
 
 int loom_gpu_refuse_head(const char *operation, int64_t head_dim)
@@ -114,14 +114,26 @@ int loom_gpu_refuse_head(const char *operation, int64_t head_dim)
     return LOOM_GPU_REFUSED;
 }
 
-template <int DK> static int forward(const loom_gpu *gpu, const attention_kernel_args &t)
+int loom_gpu_refuse_tiles(const char *operation, int64_t head_dim, size_t needed, size_t shared_max)
+{
+    loom_fail(LOOM_E_UNSUPPORTED, "%s: head_dim=%lld takes %zu bytes of shared memory a block, and this device has at most %zu", operation,
+              static_cast<long long>(head_dim), needed, shared_max);
+    return LOOM_GPU_REFUSED;
+}
+
+template <int DK, int BQ, int BK> static int forward(const loom_gpu *gpu, const attention_kernel_args &t)
 {
     const loom_attention_args &a = t.a;
 
-    return loom_launch(gpu, attention_kernel<DK>,
-                       dim3(static_cast<unsigned>(ceil_div(a.q_seq, QUERIES)), static_cast<unsigned>(a.heads), static_cast<unsigned>(a.batch)),
-                       dim3(ATTENTION_THREADS), sizeof(forward_tiles<DK>), t);
+    return loom_launch(gpu, (attention_kernel<DK, BQ, BK>),
+                       dim3(static_cast<unsigned>(ceil_div(a.q_seq, BQ)), static_cast<unsigned>(a.heads), static_cast<unsigned>(a.batch)),
+                       dim3(ATTENTION_THREADS), sizeof(forward_tiles<DK, BQ, BK>), t);
 }
+
+template <int DK, int BQ, int BK> static constexpr tile_form<attention_kernel_args> forward_form = {DK, sizeof(forward_tiles<DK, BQ, BK>), forward<DK, BQ, BK>};
+static constexpr tile_form<attention_kernel_args> forward_forms[] = {forward_form<64, 64, 64>, forward_form<128, 64, 64>, forward_form<256, 64, 64>,
+                                                                     forward_form<256, 32, 32>};
+static_assert(fit_every_device(forward_forms), "tiles for 99 KiB");
 
 int loom_gpu_own_attention(loom_gpu *gpu, const loom_attention_args *a)
 {
@@ -131,7 +143,7 @@ int loom_gpu_own_attention(loom_gpu *gpu, const loom_attention_args *a)
         return loom_gpu_refuse_head("attention", a->head_dim);
     if (gpu->math != LOOM_GPU_F32)
         return loom_gpu_attention_mma(gpu, t);
-    return a->head_dim <= 64 ? forward<64>(gpu, t) : a->head_dim <= 128 ? forward<128>(gpu, t) : forward<256>(gpu, t);
+    return launch_form(gpu, "attention", forward_forms, a->head_dim, t);
 }
 
 int loom_gpu_attention(loom_gpu *gpu, const loom_attention_args *a)

@@ -263,7 +263,46 @@ LOOM_DEVICE mask_side keys_of(const loom_attention_args &a, int64_t b)
 
 int loom_gpu_attention_mma(const loom_gpu *gpu, const attention_kernel_args &t); /* attention_mma.cu */
 
-/* Heads larger than the largest tile would need another kernel. */
-int loom_gpu_refuse_head(const char *operation, int64_t head_dim); /* attention.cu */
+/* Both: attention.cu. Heads larger than the largest tile would need another kernel, as would a device with less shared memory than the smallest tiles take. */
+int loom_gpu_refuse_head(const char *operation, int64_t head_dim);
+int loom_gpu_refuse_tiles(const char *operation, int64_t head_dim, size_t needed, size_t shared_max);
+
+/* --- tiles as large as the device's shared memory allows --- */
+
+/* A kernel with tiles of one size, for heads of up to head_max. */
+template <class ARGS> struct tile_form {
+    int64_t head_max;
+    size_t shared_bytes;
+    int (*launch)(const loom_gpu *gpu, const ARGS &args);
+};
+
+/* Whether there is a form for each size of heads that every device has the shared memory for. */
+template <class ARGS, size_t N> constexpr bool fit_every_device(const tile_form<ARGS> (&forms)[N])
+{
+    for (const tile_form<ARGS> &f : forms) {
+        bool fits = false;
+
+        for (const tile_form<ARGS> &other : forms)
+            fits = fits || (other.head_max == f.head_max && other.shared_bytes <= LOOM_GPU_SHARED_LEAST);
+        if (!fits)
+            return false;
+    }
+    return true;
+}
+
+/* Forms go from small heads to large ones, and from large tiles, which read less, to small ones: the first that fits is launched. */
+template <class ARGS, size_t N>
+static int launch_form(const loom_gpu *gpu, const char *operation, const tile_form<ARGS> (&forms)[N], int64_t head_dim, const ARGS &args)
+{
+    size_t needed = forms[N - 1].shared_bytes;
+
+    for (const tile_form<ARGS> &f : forms)
+        if (head_dim <= f.head_max) {
+            if (f.shared_bytes <= gpu->shared_max)
+                return f.launch(gpu, args);
+            needed = f.shared_bytes < needed ? f.shared_bytes : needed;
+        }
+    return loom_gpu_refuse_tiles(operation, head_dim, needed, gpu->shared_max);
+}
 
 #endif

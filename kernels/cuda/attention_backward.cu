@@ -160,7 +160,7 @@ template <int DK, int BQ, int BK> __global__ void __launch_bounds__(ATTENTION_TH
                       k.t.scale, dq);
 }
 
-/* --- launching: tiles as large as an A100's shared memory allows --- */
+/* --- launching --- */
 
 template <int DK, int BQ, int BK> static int key_gradients(const loom_gpu *gpu, const backward_args &k)
 {
@@ -184,6 +184,17 @@ template <int DK, int BQ, int BK> static int query_gradients(const loom_gpu *gpu
                        dim3(ATTENTION_THREADS), sizeof(query_tiles<DK, BQ, BK>), k);
 }
 
+template <int DK, int BQ, int BK> static constexpr tile_form<backward_args> key_form = {DK, sizeof(key_tiles<DK, BQ, BK>), key_gradients<DK, BQ, BK>};
+static constexpr tile_form<backward_args> key_forms[] = {key_form<64, 64, 64>,   key_form<64, 32, 64>,  key_form<128, 32, 64>,
+                                                         key_form<128, 32, 32>, key_form<256, 32, 32>, key_form<256, 16, 16>};
+static_assert(fit_every_device(key_forms), "tiles for 99 KiB");
+
+template <int DK, int BQ, int BK>
+static constexpr tile_form<backward_args> query_form = {DK, sizeof(query_tiles<DK, BQ, BK>), query_gradients<DK, BQ, BK>};
+static constexpr tile_form<backward_args> query_forms[] = {query_form<64, 64, 64>, query_form<128, 64, 32>, query_form<128, 32, 32>, query_form<256, 32, 32>,
+                                                           query_form<256, 16, 16>};
+static_assert(fit_every_device(query_forms), "tiles for 99 KiB");
+
 int loom_gpu_own_attention_backward(loom_gpu *gpu, const loom_attention_backward_args *a)
 {
     const loom_attention_args *f = &a->forward;
@@ -201,8 +212,8 @@ int loom_gpu_own_attention_backward(loom_gpu *gpu, const loom_attention_backward
     }
     if (gpu->math != LOOM_GPU_F32 && K <= ATTENTION_BACKWARD_MMA_MAX)
         return loom_gpu_attention_backward_mma(gpu, k);
-    LOOM_GPU_TRY(K <= 64 ? (key_gradients<64, 64, 64>(gpu, k)) : K <= 128 ? (key_gradients<128, 32, 64>(gpu, k)) : (key_gradients<256, 32, 32>(gpu, k)));
-    return K <= 64 ? query_gradients<64, 64, 64>(gpu, k) : K <= 128 ? query_gradients<128, 64, 32>(gpu, k) : query_gradients<256, 32, 32>(gpu, k);
+    LOOM_GPU_TRY(launch_form(gpu, "attention_backward", key_forms, K, k));
+    return launch_form(gpu, "attention_backward", query_forms, K, k);
 }
 
 int loom_gpu_attention_backward(loom_gpu *gpu, const loom_attention_backward_args *a)

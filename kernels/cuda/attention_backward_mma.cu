@@ -110,7 +110,11 @@ template <int DK> static int gradients(const loom_gpu *gpu, const backward_args 
     return 0;
 }
 
+template <int DK> static constexpr tile_form<backward_args> gradient_form = {DK, sizeof(backward_tiles<DK>), gradients<DK>};
+static constexpr tile_form<backward_args> gradient_forms[] = {gradient_form<64>, gradient_form<128>};
+static_assert(fit_every_device(gradient_forms), "tiles for 99 KiB");
+
 int loom_gpu_attention_backward_mma(const loom_gpu *gpu, const backward_args &k)
 {
-    return k.t.a.head_dim <= 64 ? gradients<64>(gpu, k) : gradients<128>(gpu, k);
+    return launch_form(gpu, "attention_backward", gradient_forms, k.t.a.head_dim, k);
 }

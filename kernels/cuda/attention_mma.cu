@@ -91,9 +91,11 @@ template <int DK, int KEYS> static int forward(const loom_gpu *gpu, const attent
                        dim3(MMA_THREADS), sizeof(mma_tiles<DK, KEYS>), t);
 }
 
+template <int DK, int KEYS> static constexpr tile_form<attention_kernel_args> forward_form = {DK, sizeof(mma_tiles<DK, KEYS>), forward<DK, KEYS>};
+static constexpr tile_form<attention_kernel_args> forward_forms[] = {forward_form<64, 64>, forward_form<128, 64>, forward_form<256, 32>, forward_form<256, 16>};
+static_assert(fit_every_device(forward_forms), "tiles for 99 KiB");
+
 int loom_gpu_attention_mma(const loom_gpu *gpu, const attention_kernel_args &t)
 {
-    int64_t head_dim = t.a.head_dim;
-
-    return head_dim <= 64 ? forward<64, 64>(gpu, t) : head_dim <= 128 ? forward<128, 64>(gpu, t) : forward<256, 32>(gpu, t);
+    return launch_form(gpu, "attention", forward_forms, t.a.head_dim, t);
 }

@@ -18,6 +18,7 @@ int loom_cublaslt_gemm(loom_gpu *gpu, const loom_gemm_args *a, loom_cublaslt_mad
 const char *loom_cublaslt_error_text(int status);
 
 int loom_gpu_multiprocessors(void);         /* of the current device */
+int loom_gpu_shared_max(void);              /* of the current device: bytes that a block may ask for */
 const char *loom_gpu_error_text(int error); /* of a cudaError_t */
 
 /* Events that tell the time; NULL: none could be had. */

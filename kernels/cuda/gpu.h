@@ -13,6 +13,7 @@ typedef struct loom_gpu loom_gpu;
 struct loom_gpu {
     void *stream;        /* cudaStream_t of the call at hand */
     int multiprocessors; /* of the device: how many blocks fill it */
+    size_t shared_max;   /* bytes of shared memory that a block may have if it asks */
     loom_gpu_math math;
     bool always_narrow; /* factors are copied in fewer bits even where that costs more than it gains */
     void *lt;  /* cuBLASLt and its cached plans (cublaslt.h); NULL: our own product */
@@ -21,6 +22,9 @@ struct loom_gpu {
      * how much was wanted. Never waits: what the stream may still read stays. */
     void *(*scratch)(loom_gpu *gpu, size_t bytes);
 };
+
+/* What shared_max is at least: on the GPUs of CC 8.6, 8.9 and 12; data centers' have more, an A100 163 KiB. */
+enum { LOOM_GPU_SHARED_LEAST = 99 * 1024 };
 
 /* What a piece of scratch takes when another is to begin behind it. */
 static inline size_t loom_gpu_scratch_bytes(int64_t bytes)

@@ -13,6 +13,15 @@ int loom_gpu_multiprocessors(void)
     return count;
 }
 
+int loom_gpu_shared_max(void)
+{
+    int device = 0, bytes = 0;
+
+    if (cudaGetDevice(&device) != cudaSuccess || cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess)
+        return LOOM_GPU_SHARED_LEAST;
+    return bytes;
+}
+
 const char *loom_gpu_error_text(int error)
 {
     return cudaGetErrorString((cudaError_t)error);

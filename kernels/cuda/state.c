@@ -88,6 +88,7 @@ loom_status loom_cuda_kernels_open(loom_device *device, const loom_cuda_choice *
         return loom_fail(LOOM_E_MEMORY, "kernels: no memory for their state");
     k->device = device;
     k->gpu.multiprocessors = loom_gpu_multiprocessors();
+    k->gpu.shared_max = (size_t)loom_gpu_shared_max();
     k->gpu.scratch = take_scratch;
     k->gpu.math = choice->math;
     k->gpu.always_narrow = choice->always_narrow;

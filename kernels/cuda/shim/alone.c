@@ -21,9 +21,17 @@ int loom_gpu_multiprocessors(void)
     return 2; /* few, so that small tests walk over their grids, too */
 }
 
+/* An A100's, or what the double of the runtime would say (test/cuda/double/double.h). */
+int loom_gpu_shared_max(void)
+{
+    const char *asked = getenv("LOOM_DOUBLE_SHARED");
+
+    return asked ? atoi(asked) : 163 * 1024;
+}
+
 const char *loom_gpu_error_text(int error)
 {
-    return error == 9 ? "invalid configuration argument" : "an error of the shim";
+    return error == 1 ? "invalid argument" : error == 9 ? "invalid configuration argument" : "an error of the shim";
 }
 
 /* --- time: what a test says --- */

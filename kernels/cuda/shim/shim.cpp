@@ -1,6 +1,8 @@
 /* The shim's scheduler: fibers, barriers, shared memory. */
 #include "kernels/cuda/shim/shim.h"
 
+#include "kernels/cuda/cublaslt.h"
+
 #include <cstdio>
 #include <cstdlib>
 #include <sys/mman.h>
@@ -518,21 +520,23 @@ static void run_work(void *context)
 }
 
 /* The limits of the hardware that a launch could break. */
-static bool launchable(dim3 grid, dim3 block, size_t shared_bytes)
+static bool launchable(dim3 grid, dim3 block)
 {
     uint64_t threads = static_cast<uint64_t>(block.x) * block.y * block.z;
 
     return grid.x > 0 && grid.x <= 0x7fffffffu && grid.y > 0 && grid.y <= 65535 && grid.z > 0 && grid.z <= 65535 && threads > 0 &&
-           threads <= BLOCK_MAX && shared_bytes <= 163 * 1024; /* an A100's; later ones have more */
+           threads <= BLOCK_MAX;
 }
 
 int loom_shim_launch(void *stream, dim3 grid, dim3 block, size_t shared_bytes, loom_shim_kernel *kernel, const void *arguments,
                      size_t arguments_bytes)
 {
-    enum { INVALID_CONFIGURATION = 9 }; /* cudaErrorInvalidConfiguration */
+    enum { INVALID_VALUE = 1, INVALID_CONFIGURATION = 9 }; /* cudaErrorInvalidValue is what cudaFuncSetAttribute says to too much shared memory */
     loom_shim_work *work;
 
-    if (!launchable(grid, block, shared_bytes))
+    if (shared_bytes > static_cast<size_t>(loom_gpu_shared_max()))
+        return INVALID_VALUE;
+    if (!launchable(grid, block))
         return INVALID_CONFIGURATION;
     work = static_cast<loom_shim_work *>(malloc(sizeof *work + arguments_bytes));
     if (!work)

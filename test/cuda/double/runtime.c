@@ -149,9 +149,11 @@ cudaError_t cudaGetDevice(int *device)
 
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device)
 {
-    if (attribute != cudaDevAttrMultiProcessorCount || device < 0 || device >= device_count())
+    bool shared = attribute == cudaDevAttrMaxSharedMemoryPerBlockOptin;
+
+    if ((!shared && attribute != cudaDevAttrMultiProcessorCount) || device < 0 || device >= device_count())
         return double_remember(cudaErrorInvalidValue);
-    *value = 2; /* blocks run one after the other here: few of them, each with more to do */
+    *value = shared ? (int)double_setting("LOOM_DOUBLE_SHARED", 163 * 1024) : 2; /* blocks run one after the other here: few of them, each with more to do */
     return cudaSuccess;
 }
 
