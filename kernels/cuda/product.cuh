@@ -25,7 +25,7 @@ struct product {
     const float *gelu_input; /* times gelu' of this; NULL: as it is */
 };
 
-struct product_tiles {
+struct alignas(16) product_tiles { /* read and written in vectors of four */
     float a[2][TILE_K][TILE_ROW], b[2][TILE_K][TILE_ROW];
 };
 

@@ -132,7 +132,7 @@ struct warp_lanes {
 
 struct shared_variable {
     const void *key;
-    void *memory;
+    char *allocation, *memory;
 };
 
 /* Everything a host thread needs to run blocks. */
@@ -380,7 +380,9 @@ LOOM_SHIM_QUIET void *loom_shim_static_shared(const void *key, size_t bytes, siz
     if (i == VARIABLES_MAX || alignment > alignof(max_align_t))
         stuck("too many shared variables, or one of too strict an alignment");
     if (i == s->variable_count) {
-        s->variables[s->variable_count++] = {key, uninitialised(bytes)};
+        /* as aligned as its type asks, and no more, which is what the compiler for the device promises */
+        char *allocation = static_cast<char *>(uninitialised(bytes + alignment));
+        s->variables[s->variable_count++] = {key, allocation, allocation + alignment};
         publish(&s->variables[i]);
     }
     observe(&s->variables[i]);
@@ -441,7 +443,7 @@ static void give_back(scheduler *s, void *memory)
 LOOM_SHIM_QUIET static void close_block(scheduler *s)
 {
     for (unsigned i = 0; i < s->variable_count; i++)
-        give_back(s, s->variables[i].memory);
+        give_back(s, s->variables[i].allocation);
     give_back(s, s->dynamic);
     give_back(s, s->lanes);
 }
