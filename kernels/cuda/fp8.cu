@@ -6,6 +6,8 @@ enum { THREADS = 256, CHUNK = 16, TILE = 64, CHUNKS = TILE / CHUNK };
 static_assert(int(LOOM_FP8_PARTIALS) == int(THREADS), "a thread reads one part of the maximum");
 
 static constexpr float E4M3_MOST = 448;
+/* A matrix with no larger number counts as zeros: below, its scale would be no normal f32 any more (from 1.2e-38 on), at last 0, and 0 / 0 is not a number. */
+static constexpr float SCALED_LEAST = 1e-35f;
 
 /* Sixteen codes, read and written at once. */
 struct alignas(16) codes16 {
@@ -42,7 +44,7 @@ __global__ void __launch_bounds__(THREADS) largest_kernel(const loom_fp8_factor 
 /* The scale, from the parts of the maximum; every block works it out for itself, one writes it. */
 LOOM_DEVICE float find_scale(const loom_fp8_factor &f, unsigned parts, bool writes, block_slots &slots)
 {
-    float most = block_max(threadIdx.x < parts ? f.partial[threadIdx.x] : 0.0f, slots), scale = most > 0 ? most / E4M3_MOST : 1.0f;
+    float most = block_max(threadIdx.x < parts ? f.partial[threadIdx.x] : 0.0f, slots), scale = most >= SCALED_LEAST ? most / E4M3_MOST : 1.0f;
 
     if (writes && threadIdx.x == 0)
         *f.scale = scale;

@@ -27,7 +27,7 @@ static float *narrowed(const float *x, int64_t rows, int64_t cols, int64_t ld)
 
     for (int64_t i = 0; i < rows * cols; i++)
         most = fmaxf(most, fabsf(x[i / cols * ld + i % cols]));
-    scale = most > 0 ? most / 448 : 1;
+    scale = most >= 1e-35f ? most / 448 : 1; /* smaller ones all become 0 */
     for (int64_t i = 0; i < rows * cols; i++) {
         float *at = &y[i / cols * ld + i % cols];
         *at = in_fp8 ? loom_f32_from_f8e4m3(loom_f8e4m3_from_f32(*at / scale)) * scale : loom_f32_from_bf16(loom_bf16_from_f32(*at));
@@ -101,7 +101,7 @@ static void codes_are_rounded_to_nearest_even(void **state)
     free(y);
 }
 
-/* Nothing but zeros has a scale, too; a NaN stays in its row; what does not fit fp8 is multiplied in more bits. */
+/* Nothing but zeros has a scale, too, and so have numbers whose scale would be none of f32's normal ones; a NaN stays in its row; what does not fit fp8 is multiplied in more bits. */
 static void edges_are_kept(void **state)
 {
     enum { N = 32 };
@@ -111,6 +111,14 @@ static void edges_are_kept(void **state)
     CALL(makers, gemm, &(loom_gemm_args){.c_MN = c, .a_MK = a, .b_KN = b, .m = N, .n = N, .k = N});
     for (int i = 0; i < N * N; i++)
         assert_true(c[i] == 0);
+    a[5 * N + 3] = 1e-44f;
+    CALL(makers, gemm, &(loom_gemm_args){.c_MN = c, .a_MK = a, .b_KN = b, .m = N, .n = N, .k = N});
+    for (int i = 0; i < N * N; i++)
+        assert_true(c[i] == 0);
+    a[5 * N + 3] = 2e-35f;
+    CALL(makers, gemm, &(loom_gemm_args){.c_MN = c, .a_MK = a, .b_KN = b, .m = N, .n = N, .k = N});
+    for (int j = 0; j < N; j++)
+        assert_true(fabsf(c[5 * N + j] / 2e-35f - b[3 * N + j]) <= 0.07f * fabsf(b[3 * N + j]) + 1e-4f);
     a[5 * N + 3] = NAN;
     CALL(makers, gemm, &(loom_gemm_args){.c_MN = c, .a_MK = a, .b_KN = b, .m = N, .n = N, .k = N});
     for (int i = 0; i < N * N; i++)
