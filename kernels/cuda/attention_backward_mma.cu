@@ -44,7 +44,9 @@ template <int DK> __global__ void __launch_bounds__(MMA_THREADS) key_gradient_mm
             __syncthreads();
             dot_rows_mma<PASSING / 8, DK>(tiles->own[0], tiles->passing[0], a.head_dim, p);
             dot_rows_mma<PASSING / 8, DK>(tiles->own[1], tiles->passing[1], a.head_dim, ds);
+            LOOM_UNROLL /* so that scores stay in registers */
             for (int n = 0; n < PASSING / 8; n++)
+                LOOM_UNROLL
                 for (int i = 0; i < 4; i++) {
                     const query_facts facts = facts_of(k, queries, b, h, query + 8 * n + 2 * mma_q() + i % 2);
                     bool visible = row + 8 * (i / 2) < a.k_seq && (seen == SEES_ALL || sees(rule, facts.tag, tag[i / 2]));
@@ -85,7 +87,9 @@ template <int DK> __global__ void __launch_bounds__(MMA_THREADS) query_gradient_
         __syncthreads();
         dot_rows_mma<PASSING / 8, DK>(tiles->own[0], tiles->passing[0], a.head_dim, p);
         dot_rows_mma<PASSING / 8, DK>(tiles->own[1], tiles->passing[1], a.head_dim, ds);
+        LOOM_UNROLL
         for (int n = 0; n < PASSING / 8; n++)
+            LOOM_UNROLL
             for (int i = 0; i < 4; i++) {
                 int64_t column = key + 8 * n + 2 * mma_q() + i % 2;
                 bool visible = column < a.k_seq && (seen == SEES_ALL || sees(rule, facts[i / 2].tag, tag_of(keys, column)));

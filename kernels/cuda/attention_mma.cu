@@ -23,11 +23,14 @@ template <int N> LOOM_DEVICE float softmax_row_mma(mma_c (&s)[N], int at, float 
 {
     float old = largest, part = 0, shrink;
 
+    LOOM_UNROLL /* here and below: so that scores stay in registers */
     for (int n = 0; n < N; n++)
         largest = fmaxf(largest, fmaxf(s[n].x[at], s[n].x[at + 1]));
     largest = quarter_max(largest);
     float base = largest == minus_infinity() ? 0.0f : largest;
+    LOOM_UNROLL
     for (int n = 0; n < N; n++)
+        LOOM_UNROLL
         for (int i = at; i < at + 2; i++) {
             s[n].x[i] = expf(s[n].x[i] - base);
             part += s[n].x[i];
@@ -63,14 +66,18 @@ template <int DK, int KEYS> __global__ void __launch_bounds__(MMA_THREADS) atten
         load_rows_tf32<KEYS, DK>(tiles->v, v, key, a.head_dim);
         __syncthreads();
         dot_rows_mma<KEYS / 8, DK>(tiles->q, tiles->k, a.head_dim, s);
+        LOOM_UNROLL
         for (int n = 0; n < KEYS / 8; n++)
+            LOOM_UNROLL
             for (int i = 0; i < 4; i++) {
                 int64_t column = key + 8 * n + 2 * mma_q() + i % 2;
                 bool visible = column < a.k_seq && (seen == SEES_ALL || sees(rule, tag[i / 2], tag_of(keys, column)));
                 s[n].x[i] = visible ? s[n].x[i] * t.scale : minus_infinity();
             }
         float low = softmax_row_mma(s, 0, largest[0], total[0]), high = softmax_row_mma(s, 2, largest[1], total[1]);
+        LOOM_UNROLL
         for (int n = 0; n < DK / 8; n++)
+            LOOM_UNROLL
             for (int i = 0; i < 4; i++)
                 sum[n].x[i] *= i < 2 ? low : high;
         add_weighted_mma<KEYS / 8, DK>(s, tiles->v, a.head_dim, sum);
