@@ -4,6 +4,7 @@
  * Our matrices are row-major, cuBLASLt's column-major, so it is asked for C' = op(B)' op(A)': its first operand is B as it lies, its second
  * A. */
 #include "kernels/cuda/cublaslt.h"
+#include "core/log.h"
 #include "kernels/cuda/factors.h"
 
 #include <cublasLt.h>
@@ -24,7 +25,7 @@ typedef struct plan {
     cublasLtMatmulDesc_t product;
     cublasLtMatrixLayout_t a, b, c;
     cublasLtMatmulAlgo_t algorithm;
-    bool works; /* false: cuBLASLt has nothing for it, our own product serves */
+    bool works; /* false: cuBLASLt has nothing for it */
 } plan;
 
 typedef struct lt_state {
@@ -119,9 +120,10 @@ static plan_key fp8_key(const loom_gemm_args *a)
                       .flags = TRANSPOSE_B | ALIGNED_A | ALIGNED_B | flags_of_result(a, LOOM_GPU_FP8)};
 }
 
+/* A bias that begins anywhere is added afterwards: the epilogue reads it in vectors, and an alignment of 4 is nothing that the heuristics ask for. */
 static int64_t shape_flags(const loom_gemm_args *a)
 {
-    return (a->transpose_a ? TRANSPOSE_A : 0) | (a->transpose_b ? TRANSPOSE_B : 0) | (a->bias_N ? BIAS : 0);
+    return (a->transpose_a ? TRANSPOSE_A : 0) | (a->transpose_b ? TRANSPOSE_B : 0) | (a->bias_N && aligned16(a->bias_N) ? BIAS : 0);
 }
 
 static plan_key bf16_key(const loom_gemm_args *a)
@@ -154,7 +156,7 @@ static plan_key key_of(const loom_gpu *gpu, const loom_gemm_args *a)
 static bool fits_epilogue(const loom_gemm_args *a, const plan_key *key)
 {
     return kind_of(key) != LOOM_GPU_F32 && kind_of(key) != LOOM_GPU_FP8 && (a->gelu_MN || a->gelu_input_MN) && !a->accumulate && key->ldc % 8 == 0 && key->stride_c % 8 == 0 && aligned16(a->c_MN) &&
-           aligned16(a->gelu_MN) && aligned16(a->gelu_input_MN);
+           aligned16(a->gelu_MN) && aligned16(a->gelu_input_MN) && aligned16(a->bias_N);
 }
 
 static cublasComputeType_t compute_type(const plan_key *key)
@@ -200,14 +202,18 @@ static cublasLtEpilogue_t epilogue_of(int64_t flags)
     return flags & BIAS ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
-/* The matrix of values before GELU: written by GELU's epilogue, read by its slope's. The heuristics look at how the pointer is aligned, so one is set
- * before they choose; every product sets its own. */
-static cublasStatus_t describe_before_gelu(const plan *p)
+/* The bias, and the matrix of values before GELU, which GELU's epilogue writes and its slope's reads. The heuristics look at how the pointers are aligned, so
+ * some are set before they choose, aligned as callers' are; every product sets its own. */
+static cublasStatus_t describe_epilogue(const plan *p)
 {
     const plan_key *k = &p->key;
-    const void *any = (const void *)(uintptr_t)256;
+    const void *any = (const void *)(uintptr_t)16;
+    cublasLtEpilogue_t epilogue = epilogue_of(k->flags);
     cublasStatus_t status;
 
+    TRY(cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
+    if (k->flags & BIAS)
+        TRY(cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &any, sizeof any));
     if (!(k->flags & (GELU | GELU_SLOPE)))
         return CUBLAS_STATUS_SUCCESS;
     TRY(cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &any, sizeof any));
@@ -220,7 +226,6 @@ static cublasStatus_t describe_product(plan *p)
     const plan_key *k = &p->key;
     cublasOperation_t first = k->flags & TRANSPOSE_B ? CUBLAS_OP_T : CUBLAS_OP_N,
                       second = k->flags & TRANSPOSE_A ? CUBLAS_OP_T : CUBLAS_OP_N;
-    cublasLtEpilogue_t epilogue = epilogue_of(k->flags);
     cudaDataType factors = factor_type(k);
     bool ta = k->flags & TRANSPOSE_A, tb = k->flags & TRANSPOSE_B;
     cublasStatus_t status;
@@ -228,8 +233,7 @@ static cublasStatus_t describe_product(plan *p)
     TRY(cublasLtMatmulDescCreate(&p->product, compute_type(k), CUDA_R_32F));
     TRY(cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first));
     TRY(cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second));
-    TRY(cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
-    TRY(describe_before_gelu(p));
+    TRY(describe_epilogue(p));
     TRY(describe_matrix(&p->a, factors, ta ? k->k : k->m, ta ? k->m : k->k, k->lda, k->batch, k->stride_a));
     TRY(describe_matrix(&p->b, factors, tb ? k->n : k->k, tb ? k->k : k->n, k->ldb, k->batch, k->stride_b));
     return describe_matrix(&p->c, CUDA_R_32F, k->m, k->n, k->ldc, k->batch, k->stride_c);
@@ -266,9 +270,17 @@ static cublasStatus_t choose(cublasLtHandle_t handle, plan *p)
     p->works = status == CUBLAS_STATUS_SUCCESS && found > 0;
     if (p->works)
         p->algorithm = best.algo;
-    return status == CUBLAS_STATUS_NOT_SUPPORTED ? CUBLAS_STATUS_SUCCESS : status;
+    return status;
 }
 
+/* Everything else says of a product, an epilogue or a type that there is no algorithm: NOT_SUPPORTED mostly, INVALID_VALUE or ARCH_MISMATCH where the device
+ * has none. */
+static bool is_failure(cublasStatus_t status)
+{
+    return status == CUBLAS_STATUS_NOT_INITIALIZED || status == CUBLAS_STATUS_ALLOC_FAILED || status == CUBLAS_STATUS_INTERNAL_ERROR;
+}
+
+/* The plan may be one that does not work: that is kept, too. */
 static cublasStatus_t find_plan(lt_state *s, const plan_key *key, plan **found)
 {
     plan *p;
@@ -288,10 +300,13 @@ static cublasStatus_t find_plan(lt_state *s, const plan_key *key, plan **found)
     status = describe_product(p);
     if (status == CUBLAS_STATUS_SUCCESS)
         status = choose(s->handle, p);
-    if (status != CUBLAS_STATUS_SUCCESS) {
+    if (is_failure(status)) {
         free_plan(p);
         return status;
     }
+    if (!p->works)
+        loom_log(LOOM_LOG_DEBUG, -1, "cuBLASLt has no algorithm for m=%lld n=%lld k=%lld, flags %llx: %s", (long long)key->m, (long long)key->n, (long long)key->k,
+                 (long long)key->flags, cublasLtGetStatusString(status));
     *found = s->slots[slot] = p;
     s->count++;
     return CUBLAS_STATUS_SUCCESS;
@@ -365,6 +380,15 @@ static int set_pointers(const plan *p, const loom_gemm_args *a, const loom_lt_fa
     return error;
 }
 
+static int add_bias(loom_gpu *gpu, const loom_gemm_args *a)
+{
+    int error = 0;
+
+    for (int64_t i = 0; i < a->batch && !error; i++)
+        error = loom_gpu_bias(gpu, &(loom_bias_args){.y_TN = a->c_MN + i * a->stride_c, .bias_N = a->bias_N, .tokens = a->m, .width = a->n, .ldy = a->ldc});
+    return error;
+}
+
 static int multiply(loom_gpu *gpu, const lt_state *s, const plan *p, const loom_gemm_args *a)
 {
     const float one = 1, beta = a->accumulate ? 1 : 0;
@@ -381,9 +405,7 @@ static int multiply(loom_gpu *gpu, const lt_state *s, const plan *p, const loom_
                             WORKSPACE_BYTES, (cudaStream_t)gpu->stream);
     if (status != CUBLAS_STATUS_SUCCESS)
         return LOOM_GPU_CUBLAS + (int)status;
-    if (a->bias_N && !(p->key.flags & BIAS))
-        return loom_gpu_bias(gpu, &(loom_bias_args){.y_TN = a->c_MN, .bias_N = a->bias_N, .tokens = a->m, .width = a->n, .ldy = a->ldc});
-    return 0;
+    return a->bias_N && !(p->key.flags & BIAS) ? add_bias(gpu, a) : 0;
 }
 
 /* *found NULL where the epilogue is not to have GELU or has no algorithm with it. */

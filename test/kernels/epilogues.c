@@ -16,6 +16,7 @@ static int nothing_fails(void **state)
 {
     (void)state;
     double_failing = NULL;
+    unsetenv("LOOM_DOUBLE_HEURISTIC");
     return 0;
 }
 
@@ -38,7 +39,7 @@ static float *aligned(int64_t count, uint64_t seed)
 
 static matrices make_matrices(void)
 {
-    return (matrices){aligned(BATCH * M * K, 1), aligned(BATCH * N * K, 2), aligned(N, 3), aligned(BATCH * M * N, 4), aligned(BATCH * M * N, 5),
+    return (matrices){aligned(BATCH * M * K, 1), aligned(BATCH * N * K, 2), aligned(N + 1, 3), aligned(BATCH * M * N, 4), aligned(BATCH * M * N, 5),
                       aligned(BATCH * M * N, 6)};
 }
 
@@ -152,6 +153,46 @@ static void a_product_without_an_algorithm_with_gelu_is_finished_by_a_kernel(voi
     free_matrices(&m);
 }
 
+/* With the epilogue and without it, one product and several. */
+static void a_bias_that_begins_where_it_likes_is_added(void **state)
+{
+    matrices m = make_matrices();
+
+    (void)state;
+    for (int64_t batch = 0; batch <= BATCH; batch += BATCH)
+        for (int gelu = 0; gelu < 2; gelu++) {
+            loom_gemm_args args = forward(&m, true, batch);
+            args.gelu_MN = gelu ? m.other : NULL;
+            check(&args, "bias at a boundary");
+            args.bias_N++;
+            check(&args, "bias off it");
+        }
+    free_matrices(&m);
+}
+
+/* What a device lacks the heuristics say in several ways, each with a batch of its own; a failure is a failure. */
+static void whatever_the_heuristics_say_of_an_epilogue_it_is_done_without(void **state)
+{
+    static const char *const lacking[] = {"7", "8"}, *const failing[] = {"1", "3", "14"}; /* invalid value, other architecture; not initialised, no memory, internal */
+    matrices m = make_matrices();
+
+    (void)state;
+    double_failing = "cublasLtMatmulAlgoGetHeuristic with GELU";
+    for (int i = 0; i < 2; i++) {
+        loom_gemm_args args = forward(&m, true, 0);
+        args.m = M - 1 - i;
+        setenv("LOOM_DOUBLE_HEURISTIC", lacking[i], 1);
+        assert_int_equal(multiply(&args), LOOM_OK);
+    }
+    for (int i = 0; i < 3; i++) {
+        loom_gemm_args args = forward(&m, true, 0);
+        args.m = M - 3;
+        setenv("LOOM_DOUBLE_HEURISTIC", failing[i], 1);
+        assert_refused(multiply(&args), LOOM_E_IO, "cuBLASLt");
+    }
+    free_matrices(&m);
+}
+
 /* f32 means as the CPU does, and the manual does not say how exact the epilogue is. */
 static void in_f32_gelu_stays_ours(void **state)
 {
@@ -172,6 +213,8 @@ int main(void)
         cmocka_unit_test_teardown(the_epilogue_has_gelu_and_its_slope, nothing_fails),
         cmocka_unit_test_teardown(what_the_epilogue_does_not_take_is_done_after_it, nothing_fails),
         cmocka_unit_test_teardown(a_product_without_an_algorithm_with_gelu_is_finished_by_a_kernel, nothing_fails),
+        cmocka_unit_test_teardown(a_bias_that_begins_where_it_likes_is_added, nothing_fails),
+        cmocka_unit_test_teardown(whatever_the_heuristics_say_of_an_epilogue_it_is_done_without, nothing_fails),
         cmocka_unit_test_teardown(in_f32_gelu_stays_ours, nothing_fails),
     };
 

@@ -132,6 +132,32 @@ static void edges_are_kept(void **state)
     free(c);
 }
 
+/* A device without it: the heuristics have several words for that, and each is for a shape of its own, since what was found is kept. */
+static void without_fp8_a_product_has_more_bits(void **state)
+{
+    static const char *const statuses[] = {"7", "8", "15"}; /* invalid value, other architecture, not supported */
+    enum { N = 32 };
+
+    (void)state;
+    double_failing = "cublasLtMatmulAlgoGetHeuristic of fp8";
+    for (int i = 0; i < 3; i++) {
+        float *a = random_floats(16 * N, 1, 10), *b = random_floats(N * N, 1, 11), *c = aligned_alloc(16, 16 * N * sizeof *c);
+        loom_gemm_args args = {.c_MN = c, .a_MK = a, .b_KN = b, .m = 16, .n = N, .k = 16 * (i % 2 + 1), .ldb = N, .transpose_a = i == 2};
+        double *expected = doubles(16 * N);
+
+        setenv("LOOM_DOUBLE_HEURISTIC", statuses[i], 1);
+        ref_gemm(&args, NULL, expected);
+        CALL(makers, gemm, &args);
+        assert_near(makers->name, "gemm without fp8", c, expected, 16 * N, EXACT_FACTORS);
+        free_floats(a);
+        free_floats(b);
+        free(c);
+        free(expected);
+    }
+    unsetenv("LOOM_DOUBLE_HEURISTIC");
+    double_failing = NULL;
+}
+
 /* Any size and any batch: rows of copies are padded, and what all share is copied once. */
 static void products_are_those_of_the_halves(void **state)
 {
@@ -164,6 +190,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(products_are_those_of_the_codes),
         cmocka_unit_test(codes_are_rounded_to_nearest_even),
         cmocka_unit_test(edges_are_kept),
+        cmocka_unit_test(without_fp8_a_product_has_more_bits),
     };
     const struct CMUnitTest bf16[] = {
         cmocka_unit_test(products_are_those_of_the_halves),

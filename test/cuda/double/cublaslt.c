@@ -28,6 +28,7 @@ typedef struct product {
 typedef struct preference {
     uint64_t workspace_bytes;
     uint32_t schemes, align[4]; /* of a, b, c, d */
+    uint32_t align_bias, align_aux; /* of an algorithm: what the product's pointers were when it was chosen */
 } preference;
 
 _Static_assert(sizeof(layout) <= sizeof(cublasLtMatrixLayoutOpaque_t) && sizeof(product) <= sizeof(cublasLtMatmulDescOpaque_t) &&
@@ -43,10 +44,11 @@ struct cublasLtContext {
     int open;
 };
 
+/* Not the library's CUBLAS_STATUS_INVALID_VALUE: we take that for a product that has no algorithm, and a mistake is to be noticed. */
 static cublasStatus_t refuse(const char *why)
 {
     fprintf(stderr, "double of cuBLASLt: %s\n", why);
-    return CUBLAS_STATUS_INVALID_VALUE;
+    return CUBLAS_STATUS_INTERNAL_ERROR;
 }
 
 /* An opaque structure of `bytes` that holds `content`; NULL: no memory. */
@@ -74,7 +76,7 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
 
 const char *cublasLtGetStatusString(cublasStatus_t status)
 {
-    return status == CUBLAS_STATUS_INVALID_VALUE ? "CUBLAS_STATUS_INVALID_VALUE" : "a status of the double";
+    return status == CUBLAS_STATUS_INTERNAL_ERROR ? "CUBLAS_STATUS_INTERNAL_ERROR" : "a status of the double";
 }
 
 /* --- describing -------------------------------------------------------------------------------------------------------------------- */
@@ -230,6 +232,23 @@ static bool fit(const product *p, const layout *a, const layout *b, const layout
            a->batch == d->batch;
 }
 
+/* How far a pointer is aligned; one that is not set is taken to be so as far as any. */
+static uint32_t alignment_of(const void *pointer)
+{
+    uint32_t align = 256;
+
+    while ((uintptr_t)pointer % align != 0)
+        align /= 2;
+    return align;
+}
+
+/* No algorithm, by the status that the test asks for. */
+static cublasStatus_t find_none(int *count)
+{
+    *count = 0;
+    return (cublasStatus_t)double_setting("LOOM_DOUBLE_HEURISTIC", CUBLAS_STATUS_NOT_SUPPORTED);
+}
+
 /* The algorithm is what it was promised. */
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t opaque, cublasLtMatrixLayout_t a_layout,
                                               cublasLtMatrixLayout_t b_layout, cublasLtMatrixLayout_t c_layout, cublasLtMatrixLayout_t d_layout,
@@ -245,12 +264,13 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
         return refuse("matrices that do not fit together");
     if (!is_known(&p) || !aux_is_legal(&p, &d))
         return refuse("an epilogue that is not known, or whose other matrix it would not take");
-    if (double_fails(has_aux(&p) ? "cublasLtMatmulAlgoGetHeuristic with GELU" : __func__)) {
-        *count = 0;
-        return CUBLAS_STATUS_NOT_SUPPORTED;
-    }
+    if (double_fails(has_aux(&p) ? "cublasLtMatmulAlgoGetHeuristic with GELU" : a.type == CUDA_R_8F_E4M3 ? "cublasLtMatmulAlgoGetHeuristic of fp8" : __func__))
+        return find_none(count);
+    LOOK(preference, promised, wishes);
+    promised.align_bias = alignment_of(p.bias);
+    promised.align_aux = alignment_of(p.aux);
     memset(&results[0], 0, sizeof results[0]);
-    memcpy(&results[0].algo, wishes, sizeof(preference));
+    memcpy(&results[0].algo, &promised, sizeof promised);
     *count = 1;
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -371,11 +391,16 @@ static bool is_there(const void *at, const layout *l, uint32_t align)
 }
 
 /* … and is no other matrix of the product: nobody says that it may be. */
-static bool aux_is_there(const work *w)
+static bool aux_is_there(const work *w, uint32_t align)
 {
     const layout aux = {.rows = w->c.rows, .cols = w->c.cols, .ld = w->p.aux_ld, .stride = w->p.aux_stride, .batch = w->c.batch, .type = CUDA_R_32F};
 
-    return !has_aux(&w->p) || (w->p.aux != w->at_d && w->p.aux != w->at_c && is_there(w->p.aux, &aux, 16));
+    return !has_aux(&w->p) || (w->p.aux != w->at_d && w->p.aux != w->at_c && is_there(w->p.aux, &aux, align));
+}
+
+static bool bias_is_there(const work *w, uint32_t align)
+{
+    return !adds_bias(&w->p) || ((uintptr_t)w->p.bias % align == 0 && double_is_device(w->p.bias, w->c.rows * sizeof(float)));
 }
 
 static bool are_there(const work *w, const preference *promised)
@@ -383,7 +408,7 @@ static bool are_there(const work *w, const preference *promised)
     return is_there(w->at_a, &w->a, promised->align[0]) && is_there(w->at_b, &w->b, promised->align[1]) && is_there(w->at_c, &w->c, promised->align[2]) &&
            is_there(w->at_d, &w->c, promised->align[3]) &&
            (!w->p.scale_a || double_is_device(w->p.scale_a, sizeof(float))) && (!w->p.scale_b || double_is_device(w->p.scale_b, sizeof(float))) &&
-           (!adds_bias(&w->p) || double_is_device(w->p.bias, w->c.rows * sizeof(float))) && aux_is_there(w);
+           bias_is_there(w, promised->align_bias) && aux_is_there(w, promised->align_aux);
 }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t opaque, const void *alpha, const void *a, cublasLtMatrixLayout_t a_layout,
