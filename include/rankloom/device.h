@@ -78,6 +78,7 @@ LOOM_API void loom_device_progress(loom_device *device);
 /* Runs `work(argument)` in stream order. On CUDA: as a host function. A failure poisons the stream: later work does not run. */
 typedef loom_status loom_work_fn(void *argument);
 LOOM_API loom_status loom_stream_run(loom_stream *stream, loom_work_fn *work, void *argument);
+/* Between any two places. On CUDA the caller waits for the stream first where one of them is memory of the host that is not loom_alloc_host()'s. */
 LOOM_API loom_status loom_stream_copy(loom_stream *stream, void *to, const void *from, size_t bytes);
 LOOM_API loom_status loom_stream_fill_zero(loom_stream *stream, void *memory, size_t bytes);
 /* Later work of `stream` comes after everything that is queued on `other` now. On CUDA the caller goes on; on CPU, where compute runs in the caller,

@@ -191,16 +191,6 @@ loom_status loom_cuda_stream_run(loom_stream *stream, loom_work_fn *work, void *
     return status;
 }
 
-loom_status loom_cuda_stream_copy(loom_stream *stream, void *to, const void *from, size_t bytes)
-{
-    loom_status status = begin(stream);
-
-    if (status < 0 || !bytes)
-        return status;
-    return loom_cuda_check(stream->device, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, loom_cuda_stream_of(stream)),
-                           "cudaMemcpyAsync of %zu bytes on stream \"%s\"", bytes, stream->name);
-}
-
 loom_status loom_cuda_stream_fill_zero(loom_stream *stream, void *memory, size_t bytes)
 {
     loom_status status = begin(stream);
@@ -264,6 +254,46 @@ loom_status loom_cuda_stream_query(loom_stream *stream)
     if ((status = loom_cuda_check(stream->device, code, "work of stream \"%s\"", stream->name)) < 0)
         return status;
     return loom_stream_failure(stream);
+}
+
+/* --- copies ------------------------------------------------------------------------------------------------------------------------- */
+
+/* Memory of the host that is not pinned: loom_alloc_host() gives what is. */
+static loom_status is_pageable(const loom_device *device, const void *memory, bool *pageable)
+{
+    struct cudaPointerAttributes attributes;
+    loom_status status = loom_cuda_check(device, cudaPointerGetAttributes(&attributes, memory), "cudaPointerGetAttributes");
+
+    *pageable = status >= 0 && attributes.type == cudaMemoryTypeUnregistered;
+    return status;
+}
+
+/* CUDA may copy to and from pageable memory in the caller, when the stream gets there, and would wait for a peer that is gone without a deadline: so the wait is ours.
+ * Nothing of the kind while a graph is captured, when nothing runs. */
+static loom_status wait_before_pageable(loom_stream *stream, const void *to, const void *from)
+{
+    bool pageable;
+    loom_status status;
+
+    if (loom_cuda_capture_number(stream->device))
+        return LOOM_OK;
+    LOOM_TRY(is_pageable(stream->device, to, &pageable));
+    if (!pageable)
+        LOOM_TRY(is_pageable(stream->device, from, &pageable));
+    return pageable ? settle_measured(stream) : LOOM_OK;
+
+fail:
+    return status;
+}
+
+loom_status loom_cuda_stream_copy(loom_stream *stream, void *to, const void *from, size_t bytes)
+{
+    loom_status status = begin(stream);
+
+    if (status < 0 || !bytes || (status = wait_before_pageable(stream, to, from)) < 0)
+        return status;
+    return loom_cuda_check(stream->device, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, loom_cuda_stream_of(stream)),
+                           "cudaMemcpyAsync of %zu bytes on stream \"%s\"", bytes, stream->name);
 }
 
 /* --- events -------------------------------------------------------------------------------------------------------------------------- */

@@ -47,6 +47,7 @@ struct double_op {
 };
 
 cudaError_t double_push(cudaStream_t stream, double_op *op);
+void double_finish(cudaStream_t stream); /* waits for all that was pushed, unless it is captured */
 
 /* Work of `order` is run by rising number, whatever its streams. */
 typedef struct double_order {

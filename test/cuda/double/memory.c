@@ -348,30 +348,89 @@ cudaError_t cudaFreeAsync(void *pointer, cudaStream_t stream)
     return push(stream, op);
 }
 
+/* --- the host's memory --------------------------------------------------------------------------------------------------------------- */
+
+typedef struct pinned {
+    struct pinned *next;
+    char *begin;
+    size_t bytes;
+} pinned;
+
+static pinned *all_pinned; /* under the arena's lock */
+
+/* Where in the list the one that `pointer` is in is linked, or would be. */
+static pinned **find_pinned(const void *pointer)
+{
+    pinned **link = &all_pinned;
+
+    while (*link && ((const char *)pointer < (*link)->begin || (const char *)pointer >= (*link)->begin + (*link)->bytes))
+        link = &(*link)->next;
+    return link;
+}
+
 cudaError_t cudaHostAlloc(void **pointer, size_t bytes, unsigned int flags)
 {
+    pinned *p;
+
     if (double_ends_capture())
         return double_remember(cudaErrorStreamCaptureUnsupported);
-    if (flags != cudaHostAllocDefault || double_fails(__func__) || !(*pointer = aligned_alloc(64, (bytes + 63) / 64 * 64)))
+    if (flags != cudaHostAllocDefault || double_fails(__func__) || !(*pointer = aligned_alloc(64, (bytes + 63) / 64 * 64)) || !(p = malloc(sizeof *p)))
         return double_remember(cudaErrorMemoryAllocation);
     memset(*pointer, 0xff, bytes);
+    pthread_mutex_lock(&arena.lock);
+    *p = (pinned){.next = all_pinned, .begin = *pointer, .bytes = bytes};
+    all_pinned = p;
+    pthread_mutex_unlock(&arena.lock);
     return cudaSuccess;
 }
 
 cudaError_t cudaFreeHost(void *pointer)
 {
+    pinned **link, *gone;
+
     if (double_ends_capture())
         return double_remember(cudaErrorStreamCaptureUnsupported);
+    pthread_mutex_lock(&arena.lock);
+    link = find_pinned(pointer);
+    gone = *link;
+    if (gone)
+        *link = gone->next;
+    pthread_mutex_unlock(&arena.lock);
+    free(gone);
     free(pointer);
+    return gone ? cudaSuccess : double_remember(cudaErrorInvalidValue);
+}
+
+static enum cudaMemoryType type_of(const void *pointer)
+{
+    bool is_pinned;
+
+    if (double_is_device(pointer, 1))
+        return cudaMemoryTypeDevice;
+    pthread_mutex_lock(&arena.lock);
+    is_pinned = *find_pinned(pointer) != NULL;
+    pthread_mutex_unlock(&arena.lock);
+    return is_pinned ? cudaMemoryTypeHost : cudaMemoryTypeUnregistered;
+}
+
+cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, const void *pointer)
+{
+    *attributes = (struct cudaPointerAttributes){.type = type_of(pointer)};
     return cudaSuccess;
 }
 
-/* Also memory that is not pinned is read as late as the stream gets there. CUDA may copy it aside at once; our streams promise nothing of it. */
+/* Memory of the host is read as late as the stream gets there, pinned or not: CUDA may copy what is not aside at once, but our streams promise nothing of it. A copy to
+ * memory that is not pinned returns when it is done, as CUDA's does, however long that takes. */
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream)
 {
+    cudaError_t error;
+
     if (kind != cudaMemcpyDefault || double_fails(__func__))
         return double_remember(cudaErrorInvalidValue);
-    return push(stream, (memory_op){.work = COPY, .to = to, .from = from, .bytes = bytes});
+    error = push(stream, (memory_op){.work = COPY, .to = to, .from = from, .bytes = bytes});
+    if (error == cudaSuccess && type_of(to) == cudaMemoryTypeUnregistered)
+        double_finish(stream);
+    return error;
 }
 
 cudaError_t cudaMemsetAsync(void *pointer, int value, size_t bytes, cudaStream_t stream)

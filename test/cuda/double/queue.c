@@ -450,6 +450,18 @@ static void ask_for(struct CUstream_st *stream, uint64_t ticket)
     pthread_cond_signal(&device.news);
 }
 
+void double_finish(cudaStream_t stream)
+{
+    uint64_t ticket;
+
+    pthread_mutex_lock(&device.lock);
+    ticket = stream->capture ? 0 : stream->pushed;
+    ask_for(stream, ticket);
+    while (stream->done < ticket)
+        pthread_cond_wait(&device.passed, &device.lock);
+    pthread_mutex_unlock(&device.lock);
+}
+
 cudaError_t cudaStreamQuery(cudaStream_t stream)
 {
     struct timespec until = in_a_moment(200000);
