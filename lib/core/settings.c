@@ -53,6 +53,9 @@ static const loom_setting_row table[LOOM_SETTINGS] = {
     [LOOM_SETTING_REGISTER] = {"RANKLOOM_REGISTER", "true|false", "true",
                                "Whether gradients, weights and messages lie in memory of NCCL's on GPUs, and communicators are told of it, so that they "
                                "travel without a copy where the machine can do that."},
+    [LOOM_SETTING_LANE_CTAS] = {"RANKLOOM_LANE_CTAS", "count", "8",
+                                "Most thread blocks, and so multiprocessors, that messages of one direction between two pipeline stages take on GPUs: a "
+                                "receive that is posted early holds them while it waits. 0: as many as NCCL likes, 32 and more."},
 };
 
 static const kind kinds[LOOM_SETTINGS] = {
@@ -62,7 +65,7 @@ static const kind kinds[LOOM_SETTINGS] = {
     [LOOM_SETTING_ISA] = CHOICE,        [LOOM_SETTING_GEMM] = CHOICE,
     [LOOM_SETTING_CUDA_MATH] = CHOICE,   [LOOM_SETTING_CUDA_ATTENTION] = CHOICE, [LOOM_SETTING_TP_CHUNKS] = INTEGER,
     [LOOM_SETTING_STORE_PROBE_OLD] = BOOLEAN, [LOOM_SETTING_CUDA_MODULE] = TEXT,
-    [LOOM_SETTING_REGISTER] = BOOLEAN,
+    [LOOM_SETTING_REGISTER] = BOOLEAN,  [LOOM_SETTING_LANE_CTAS] = INTEGER,
 };
 
 const loom_setting_row *loom_settings_table(size_t *count)

@@ -21,6 +21,7 @@ typedef enum loom_setting {
     LOOM_SETTING_STORE_PROBE_OLD,
     LOOM_SETTING_CUDA_MODULE,
     LOOM_SETTING_REGISTER,
+    LOOM_SETTING_LANE_CTAS,
     LOOM_SETTINGS,
 } loom_setting;
 

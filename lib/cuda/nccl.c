@@ -9,6 +9,7 @@
  * A comm of one rank needs no NCCL: its calls are copies. */
 #include "cuda/communicator.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,9 +30,19 @@ loom_status loom_nccl_describe(const loom_comm *comm, ncclComm_t c, ncclResult_t
                      "comm \"%s\": NCCL: %s: %s%s%s", comm->name, what, ncclGetErrorString(result), more && *more ? ": " : "", more ? more : "");
 }
 
-static loom_status await(const loom_comm *comm, ncclComm_t c, ncclResult_t result, const char *what)
+/* Every call that is enqueued goes through here, since a thread of NCCL's launches it, within microseconds; what waits for peers takes longer. */
+static void pause_since(double begin_s)
 {
     static const struct timespec nap = {.tv_nsec = 100000};
+
+    if (loom_now_s() - begin_s < 500e-6)
+        sched_yield();
+    else
+        nanosleep(&nap, NULL);
+}
+
+static loom_status await(const loom_comm *comm, ncclComm_t c, ncclResult_t result, const char *what)
+{
     double begin_s = loom_now_s();
 
     while (result == ncclInProgress) {
@@ -43,7 +54,7 @@ static loom_status await(const loom_comm *comm, ncclComm_t c, ncclResult_t resul
         if (loom_now_s() - begin_s > comm->world->deadline_s)
             return loom_fail(LOOM_E_PEER, "comm \"%s\": NCCL: %s: not all of its %d ranks came within %g s", comm->name, what, comm->size,
                              comm->world->deadline_s);
-        nanosleep(&nap, NULL);
+        pause_since(begin_s);
     }
     return result == ncclSuccess ? LOOM_OK : loom_nccl_describe(comm, c, result, what);
 }
@@ -74,15 +85,33 @@ loom_status loom_nccl_check_cuda(const loom_comm *comm, cudaError_t code, const 
 
 /* --- watching over waits ------------------------------------------------------------------------------------------------------------ */
 
-static loom_status check_async(loom_comm *comm)
+static loom_status check_communicator(loom_comm *comm, ncclComm_t c)
 {
     ncclResult_t result = ncclSuccess;
 
-    if (atomic_load(&comm->failed) < 0 || !nccl_of(comm)->comm)
+    if (!c)
         return LOOM_OK;
-    if (ncclCommGetAsyncError(nccl_of(comm)->comm, &result) != ncclSuccess || (result != ncclSuccess && result != ncclInProgress))
-        return loom_comm_give_up(comm, loom_nccl_describe(comm, nccl_of(comm)->comm, result, nccl_of(comm)->last));
+    if (ncclCommGetAsyncError(c, &result) != ncclSuccess || (result != ncclSuccess && result != ncclInProgress))
+        return loom_comm_give_up(comm, loom_nccl_describe(comm, c, result, nccl_of(comm)->last));
     return LOOM_OK;
+}
+
+static loom_status check_async(loom_comm *comm)
+{
+    const nccl_comm *n = nccl_of(comm);
+    loom_status status;
+
+    if (atomic_load(&comm->failed) < 0)
+        return LOOM_OK;
+    LOOM_TRY(check_communicator(comm, n->comm));
+    for (int i = 0; i < n->n_lanes; i++) {
+        LOOM_TRY(check_communicator(comm, n->lanes[i].out));
+        LOOM_TRY(check_communicator(comm, n->lanes[i].in));
+    }
+    return LOOM_OK;
+
+fail:
+    return status;
 }
 
 /* The deadline passed: a comm whose last call is not over is what holds the stream up, or one of those that do. */

@@ -1,8 +1,10 @@
 /* Lanes: a communicator for each direction between two ranks that loom_comm_connect() names. */
 #include "cuda/communicator.h"
 
+#include <limits.h>
 #include <stdlib.h>
 
+#include "core/settings.h"
 #include "core/try.h"
 
 enum { LANES_MAX = 8 };
@@ -43,10 +45,16 @@ static loom_status begin_lane(const loom_comm *comm, const lane_card *cards, ncc
     int at = find_peer(maker, lower ? lane->peer : comm->rank);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     ncclResult_t result;
+    int64_t most_ctas;
+    loom_status status = loom_setting_i64(LOOM_SETTING_LANE_CTAS, &most_ctas);
 
+    if (status < 0)
+        return status;
     if (find_peer(&cards[lane->peer], comm->rank) < 0)
         return loom_fail(LOOM_E_MISMATCH, "comm \"%s\": rank %d connects to rank %d, which does not connect to it", comm->name, comm->rank, lane->peer);
     config.blocking = 0;
+    if (most_ctas > 0)
+        config.maxCTAs = most_ctas < INT_MAX ? (int)most_ctas : INT_MAX;
     result = ncclCommInitRankConfig(&lane->out, 2, maker->id[at][lower ? 0 : 1], 0, &config);
     if (result == ncclSuccess || result == ncclInProgress)
         result = ncclCommInitRankConfig(&lane->in, 2, maker->id[at][lower ? 1 : 0], 1, &config);
@@ -68,6 +76,7 @@ static loom_status open_lanes(loom_comm *comm, const lane_card *cards)
     return LOOM_OK;
 
 fail:
+    atomic_store(&comm->world->broken, 1); /* what was begun is in progress, and can only be aborted */
     return status;
 }
 

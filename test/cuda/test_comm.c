@@ -94,6 +94,69 @@ static void a_rank_that_does_not_come_is_noticed_at_the_deadline(void **state)
     on_ranks_with(&options, 3, rank_1_calls_nothing);
 }
 
+/* A failure of a lane is its own communicator's. */
+static void rank_1_expects_less(loom_comm *world, loom_stream *stream)
+{
+    int peer = loom_comm_rank(world) ^ 1;
+    suite_pair b = suite_two_sided(world, 64);
+
+    assert_ok(loom_comm_connect(world, &peer, 1));
+    if (loom_comm_rank(world) == 0) {
+        assert_ok(loom_send(world, b.device, 16, LOOM_F32, peer, 0, stream));
+        assert_ok(loom_stream_wait(stream));
+    } else {
+        assert_ok(loom_recv(world, b.device, 15, LOOM_F32, peer, 0, stream));
+        assert_int_equal(loom_stream_wait(stream), LOOM_E_INVALID);
+        assert_in_message("recv");
+    }
+    suite_drop_sides(world, b);
+}
+
+static void a_failure_of_a_lane_is_noticed(void **state)
+{
+    (void)state;
+    on_ranks_with(&on_cuda, 2, rank_1_expects_less);
+}
+
+/* What has been begun then is in progress, and can only be aborted. */
+static void rank_1_opens_half_a_lane(loom_comm *world, loom_stream *stream)
+{
+    int peer = loom_comm_rank(world) ^ 1;
+
+    (void)stream;
+    if (loom_comm_rank(world) == 1)
+        setenv("LOOM_DOUBLE_FAIL", "ncclCommInitRankConfig:3", 1); /* after the world's and its way out */
+    assert_true(loom_comm_connect(world, &peer, 1) < 0);
+    if (loom_comm_rank(world) == 1)
+        assert_in_message("making a lane: unhandled system error");
+    else
+        assert_in_message("opening a lane");
+}
+
+static void lanes_that_are_half_open_are_closed(void **state)
+{
+    rank_options options = on_cuda;
+
+    (void)state;
+    options.comm_deadline_s = 4;
+    on_ranks_with(&options, 2, rank_1_opens_half_a_lane);
+}
+
+static void takes_what_nccl_likes(loom_comm *world, loom_stream *stream)
+{
+    int peer = loom_comm_rank(world) ^ 1;
+
+    (void)stream;
+    setenv("RANKLOOM_LANE_CTAS", "0", 1);
+    assert_ok(loom_comm_connect(world, &peer, 1));
+}
+
+static void lanes_may_be_unbounded(void **state)
+{
+    (void)state;
+    on_ranks_with(&on_cuda, 2, takes_what_nccl_likes);
+}
+
 static void names_its_transport(loom_comm *world, loom_stream *stream)
 {
     (void)stream;
@@ -114,6 +177,9 @@ int main(void)
         cmocka_unit_test(everything_on_four_ranks),
         cmocka_unit_test(memory_comes_while_messages_wait),
         cmocka_unit_test(a_rank_that_does_not_come_is_noticed_at_the_deadline),
+        cmocka_unit_test(a_failure_of_a_lane_is_noticed),
+        cmocka_unit_test(lanes_that_are_half_open_are_closed),
+        cmocka_unit_test(lanes_may_be_unbounded),
         cmocka_unit_test(a_world_of_gpus_speaks_nccl),
     };
 

@@ -95,7 +95,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId i
 {
     double_fd segment;
 
-    if (is_blocking(config) || rank < 0 || rank >= nranks) /* nobody of ours blocks in here */
+    if (is_blocking(config) || (config->maxCTAs < 1 && config->maxCTAs != INT_MIN) || rank < 0 || rank >= nranks) /* nobody of ours blocks in here */
         return ncclInvalidArgument;
     if (double_fails(__func__))
         return ncclSystemError;

@@ -52,9 +52,9 @@ typedef enum {
 } ncclDataType_t;
 
 typedef struct {
-    int blocking;
+    int blocking, maxCTAs;
 } ncclConfig_t;
-#define NCCL_CONFIG_INITIALIZER {INT_MIN}
+#define NCCL_CONFIG_INITIALIZER {INT_MIN, INT_MIN}
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id);
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank, ncclConfig_t *config);
