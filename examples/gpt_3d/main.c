@@ -165,7 +165,7 @@ static loom_status train(gpt_trainer *t)
 /* Under device: auto a machine without a GPU of its own for each rank trains on its processors, and says why. */
 static loom_status open_device(gpt_run *run, const loom_launch *launch, loom_device **device)
 {
-    loom_device_config config = {.index = launch->local_rank};
+    loom_device_config config = {.index = launch->local_rank, .or_only = true};
     loom_status status = loom_device_open(run->device, &config, device);
 
     if (status != LOOM_E_UNSUPPORTED || !run->device_auto)

@@ -20,6 +20,7 @@ typedef struct loom_graph loom_graph;   /* opaque; work that was enqueued once, 
 
 typedef struct loom_device_config {
     int index;             /* CUDA ordinal among the visible devices; 0 for CPU */
+    bool or_only;          /* CUDA: where this process sees one device, that one, whatever the index: some launchers show each rank its own */
     int threads;           /* threads of a kernel on CPU; 0: OMP_NUM_THREADS, else the cores this process may use */
     uint64_t heap_bytes;   /* CPU: address space reserved for the shared heap; 0: RANKLOOM_HEAP_BYTES, else 4 x the host's memory */
 } loom_device_config;

@@ -52,27 +52,32 @@ loom_status loom_cuda_enter(const loom_device *device)
 
 /* --- opening --------------------------------------------------------------------------------------------------------------- */
 
-/* Kernels are loaded when the module is, not when they are first launched: loading one may wait for the device, which may be in a receive that was posted
- * early and whose sender waits for that very kernel. The driver looks at this when it starts; what the user says counts. */
-static void load_kernels_early(void)
+/* What the driver looks at when it starts; what the user says counts. A receive that is posted early must hold up nothing but its own stream, since its sender may wait for
+ * what we do next. Kernels are loaded when the module is, not when they are first launched: loading one may wait for the device. And streams have hardware queues of
+ * their own, as far as there are any: CUDA gives 8 to begin with, a step has more streams, and of those that share one each waits for what is before it. */
+static void prepare_driver(void)
 {
     setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 }
 
-static loom_status find_device(const loom_device *device, int ordinal)
+static loom_status find_device(const loom_device *device, bool or_only)
 {
+    loom_cuda_device *d = loom_cuda_of(device);
     int count = 0; /* CUDA leaves it untouched when it fails */
     cudaError_t code = cudaGetDeviceCount(&count);
     int driver = 0;
 
     if (code == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess)
-        return loom_fail(LOOM_E_UNSUPPORTED, "CUDA device %d: %s (driver for CUDA %d.%d, this build needs %d.%d)", ordinal,
+        return loom_fail(LOOM_E_UNSUPPORTED, "CUDA device %d: %s (driver for CUDA %d.%d, this build needs %d.%d)", d->ordinal,
                          driver ? "the NVIDIA driver is too old" : "this machine has no NVIDIA driver", driver / 1000, driver % 1000 / 10,
                          CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
     if (code != cudaSuccess)
         return loom_cuda_check(device, code, "cudaGetDeviceCount");
-    if (ordinal >= count)
-        return loom_fail(LOOM_E_UNSUPPORTED, "CUDA device %d: this process sees %d device%s (CUDA_VISIBLE_DEVICES counts)", ordinal, count,
+    if (or_only && count == 1)
+        d->ordinal = 0;
+    if (d->ordinal >= count)
+        return loom_fail(LOOM_E_UNSUPPORTED, "CUDA device %d: this process sees %d device%s (CUDA_VISIBLE_DEVICES counts)", d->ordinal, count,
                          count == 1 ? "" : "s");
     return LOOM_OK;
 }
@@ -109,9 +114,9 @@ static loom_status device_open(loom_device *device, const loom_device_config *co
     pthread_mutex_init(&d->lock, NULL);
     device->native = d;
     device->threads = 1; /* of the host; kernels bring their own */
-    load_kernels_early();
+    prepare_driver();
     LOOM_TRY(loom_setting_bool(LOOM_SETTING_REGISTER, &d->registers));
-    LOOM_TRY(find_device(device, d->ordinal));
+    LOOM_TRY(find_device(device, config->or_only));
     LOOM_TRY(loom_cuda_enter(device));
     LOOM_TRY(loom_cuda_check(device, cudaDeviceGetStreamPriorityRange(&d->priority_least, &d->priority_greatest),
                              "cudaDeviceGetStreamPriorityRange"));

@@ -254,6 +254,31 @@ static void a_device_that_is_not_there_is_unsupported(void **state)
     assert_non_null(strstr(loom_last_error(), "CUDA device 8: this process sees 8 devices"));
 }
 
+static void a_device_that_is_the_only_one_is_everyones(void **state)
+{
+    loom_device_config third = {.index = 2, .or_only = true};
+    loom_device *device;
+
+    (void)state;
+    setenv("LOOM_DOUBLE_DEVICES", "1", 1);
+    assert_ok(loom_device_open(LOOM_CUDA, &third, &device));
+    loom_device_close(device);
+    third.or_only = false;
+    assert_int_equal(loom_device_open(LOOM_CUDA, &third, &device), LOOM_E_UNSUPPORTED);
+    setenv("LOOM_DOUBLE_DEVICES", "2", 1);
+    third.or_only = true;
+    assert_int_equal(loom_device_open(LOOM_CUDA, &third, &device), LOOM_E_UNSUPPORTED);
+    unsetenv("LOOM_DOUBLE_DEVICES");
+}
+
+static void the_driver_is_told_how_to_start(void **state)
+{
+    (void)state;
+    teardown(setup());
+    assert_string_equal(getenv("CUDA_MODULE_LOADING"), "EAGER");
+    assert_string_equal(getenv("CUDA_DEVICE_MAX_CONNECTIONS"), "32");
+}
+
 static void pinned_memory_is_the_hosts(void **state)
 {
     fixture f = setup();
@@ -311,6 +336,7 @@ int main(void)
         cmocka_unit_test(host_work_runs_in_order_and_its_failure_stays),
         cmocka_unit_test(a_failure_is_named_in_cudas_words),
         cmocka_unit_test(a_device_that_is_not_there_is_unsupported),
+        cmocka_unit_test(a_device_that_is_the_only_one_is_everyones), cmocka_unit_test(the_driver_is_told_how_to_start),
         cmocka_unit_test(pinned_memory_is_the_hosts),
     };
 
