@@ -331,14 +331,71 @@ static bool plan_with(builder *b, cudnnHandle_t handle, node config)
     return true;
 }
 
+/* --- an engine that the heuristics do not offer --- */
+
+typedef struct knob {
+    cudnnBackendKnobType_t type;
+    int64_t value;
+} knob;
+
+/* The gradient on CC 10.0 and 10.3 with sums in a fixed order, whose workspace does not grow with the square of the length, as that of the engine that the heuristics
+ * offer there does. NVIDIA's front end names it in the same way. cuDNN has it from 9.18 on, its knobs have other names from 9.23 on, and for other devices it refuses it. */
+enum { BLACKWELL_GRADIENT = 5, BLACKWELL_FROM = 91800, BLACKWELL_RENAMED = 92300, KNOBS_MAX = 6 };
+static const knob blackwell_knobs[] = {{CUDNN_KNOB_TYPE_KERNEL_CFG, 31}, {CUDNN_KNOB_TYPE_STAGES, 2}};
+static const knob renamed_knobs[] = {{CUDNN_KNOB_TYPE_TILE_M, 3},   {CUDNN_KNOB_TYPE_TILE_N, 2},     {CUDNN_KNOB_TYPE_KERNEL_CFG, 2},
+                                     {CUDNN_KNOB_TYPE_STREAM_K, 0}, {CUDNN_KNOB_TYPE_TILE_CGA_M, 0}, {CUDNN_KNOB_TYPE_STAGES, 2}};
+
+static node choice_of(builder *b, knob k)
+{
+    node choice = make(b, CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR);
+
+    set(b, choice, CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, 1, &k.type);
+    set(b, choice, CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, 1, &k.value);
+    finish(b, choice);
+    return choice;
+}
+
+static node config_of(builder *b, node graph, int64_t number, const knob *knobs, int count)
+{
+    node engine = make(b, CUDNN_BACKEND_ENGINE_DESCRIPTOR), config = make(b, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR), choices[KNOBS_MAX];
+
+    set_node(b, engine, CUDNN_ATTR_ENGINE_OPERATION_GRAPH, graph);
+    set(b, engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &number);
+    finish(b, engine);
+    for (int i = 0; i < count; i++)
+        choices[i] = choice_of(b, knobs[i]);
+    set_node(b, config, CUDNN_ATTR_ENGINECFG_ENGINE, engine);
+    set(b, config, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_TYPE_BACKEND_DESCRIPTOR, count, choices);
+    finish(b, config);
+    return config;
+}
+
+/* The builder is a copy: what fails here is not the graph's failure. */
+static bool plan_with_blackwells(builder b, cudnnHandle_t handle, node graph)
+{
+    size_t version = b.cudnn->GetVersion();
+    bool renamed = version >= BLACKWELL_RENAMED;
+    node config;
+
+    if (!b.plan->shape.backward || version < BLACKWELL_FROM)
+        return false;
+    config = renamed ? config_of(&b, graph, BLACKWELL_GRADIENT, renamed_knobs, 6) : config_of(&b, graph, BLACKWELL_GRADIENT, blackwell_knobs, 2);
+    return is_deterministic(&b, config) && plan_with(&b, handle, config);
+}
+
+/* --- choosing --- */
+
 /* The first of what the heuristics offer that is deterministic and comes about within the workspace. None: the plan stays without an execution. */
 static void choose(builder *b, cudnnHandle_t handle, node graph)
 {
     enum { OFFERS = 8 };
     const cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
-    node heuristics = make(b, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR), offered[OFFERS];
+    node heuristics, offered[OFFERS];
     int64_t count = 0;
 
+    if (plan_with_blackwells(*b, handle, graph))
+        return;
+    heuristics = make(b, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
     set_node(b, heuristics, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
     set(b, heuristics, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
     for (int i = 0; i < OFFERS; i++)

@@ -307,6 +307,7 @@ static void reopen(void **state, loom_gpu_attention_maker whose, const char *nam
 static int insist_again(void **state)
 {
     unsetenv("LOOM_DOUBLE_WORKSPACE");
+    unsetenv("LOOM_DOUBLE_BLACKWELL");
     unsetenv("RANKLOOM_HEAP_BYTES");
     close_makers(state);
     nothing_fails(state);
@@ -349,6 +350,24 @@ static void cudnn_gets_a_workspace_that_is_large_only_where_it_is_insisted_on(vo
     free_attention(&t);
 }
 
+/* An engine that the heuristics do not offer, and that wants less. */
+static void on_blackwell_the_gradient_has_an_engine_of_its_own(void **state)
+{
+    attention t = make_attention(shape(1, 2, 2, 8, true), 14);
+
+    setenv("LOOM_DOUBLE_BLACKWELL", "1", 1);
+    reopen(state, LOOM_GPU_ATTENTION_AUTO, "LOOM_DOUBLE_WORKSPACE", "536870913");
+    double_failing = "cudnnBackendExecute";
+    assert_int_equal(backward_of(&t), LOOM_OK);
+    assert_refused(backward_of(&t), LOOM_E_UNSUPPORTED, "execute");
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(forward_of(&t), LOOM_OK);
+    double_failing = NULL;
+    free_attention(&t);
+    reopen(state, LOOM_GPU_ATTENTION_CUDNN, "LOOM_DOUBLE_WORKSPACE", "4096");
+    check(shape(1, 4, 2, 16, true), 15);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -360,6 +379,7 @@ int main(void)
         cmocka_unit_test_teardown(an_engine_that_does_not_answer_is_passed_over, nothing_fails),
         cmocka_unit_test_teardown(a_plan_that_cannot_be_made_is_an_error_only_where_cudnn_is_insisted_on, insist_again),
         cmocka_unit_test_teardown(cudnn_gets_a_workspace_that_is_large_only_where_it_is_insisted_on, insist_again),
+        cmocka_unit_test_teardown(on_blackwell_the_gradient_has_an_engine_of_its_own, insist_again),
         cmocka_unit_test_teardown(the_faster_one_of_both_is_kept, nothing_fails),
         cmocka_unit_test_teardown(without_cudnn_attention_is_ours_unless_it_is_insisted_on, nothing_fails),
     };

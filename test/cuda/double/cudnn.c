@@ -13,7 +13,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ATTRIBUTES_MAX = 8, VALUES_MAX = 64, SLOTS_MAX = 128, ENGINES = 2 };
+enum { ATTRIBUTES_MAX = 8, VALUES_MAX = 64, SLOTS_MAX = 128, WORKSPACE_BYTES = 4096 };
+
+/* Engines: those that the heuristics offer, from 0 on, and one of Blackwell's that they do not. */
+enum { ENGINES = 2, BLACKWELLS = 5 };
 
 typedef struct attribute {
     cudnnBackendAttributeName_t name;
@@ -34,11 +37,6 @@ typedef struct descriptor {
 struct cudnnContext {
     cudaStream_t stream;
 };
-
-static uint64_t workspace_bytes(void)
-{
-    return double_setting("LOOM_DOUBLE_WORKSPACE", 4096);
-}
 
 static cudnnStatus_t refuse(const char *why)
 {
@@ -87,6 +85,12 @@ static const rule rules[] = {
     {CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, VALUES_MAX},
     {CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1},
     {CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, 1},
+    {CUDNN_BACKEND_ENGINE_DESCRIPTOR, CUDNN_ATTR_ENGINE_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1},
+    {CUDNN_BACKEND_ENGINE_DESCRIPTOR, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, 1},
+    {CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, 1, 1},
+    {CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, 1, 1},
+    {CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1},
+    {CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, VALUES_MAX},
     {CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, 1},
     {CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1},
     {CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, 1, VALUES_MAX},
@@ -219,33 +223,13 @@ static bool is_whole(const descriptor *d)
     return true;
 }
 
-static int operands_of(const descriptor *operation, const descriptor **x, const descriptor **y, const descriptor **mask, const descriptor **result);
-static cudnnStatus_t check_operation(const descriptor *d);
-static cudnnStatus_t check_graph(const descriptor *d);
-
-cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t opaque)
-{
-    descriptor *d = opaque;
-
-    if (d->final || !is_whole(d))
-        return refuse("a descriptor that is finalised twice, or without an attribute that it has to have");
-    if (d->type == CUDNN_BACKEND_TENSOR_DESCRIPTOR && number_of(d, CUDNN_ATTR_TENSOR_IS_VIRTUAL) && number_of(d, CUDNN_ATTR_TENSOR_IS_BY_VALUE))
-        return refuse("a tensor that is virtual and by value");
-    if (d->type == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR && double_fails("cudnnBackendFinalize of a plan"))
-        return CUDNN_STATUS_NOT_SUPPORTED;
-    if (d->type == CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR && double_fails("cudnnBackendFinalize of a graph"))
-        return CUDNN_STATUS_NOT_SUPPORTED_GRAPH_PATTERN;
-    cudnnStatus_t status = d->type == CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR ? check_graph(d) : check_operation(d);
-    d->final = status == CUDNN_STATUS_SUCCESS;
-    return status;
-}
-
-/* The engines that the heuristics offer: a choice has the graph and the engine's number. */
+/* The engines that the heuristics offer: their choices have what an engine has, the graph and its number. */
 static cudnnStatus_t offer(const descriptor *heuristics, int64_t wanted, int64_t *count, descriptor **choices)
 {
     *count = double_fails("cudnnBackendGetAttribute of heuristics") ? 0 : ENGINES;
     for (int64_t i = 0; i < *count && i < wanted; i++) {
         choices[i]->attributes[0] = *find(heuristics, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
+        choices[i]->attributes[0].name = CUDNN_ATTR_ENGINE_OPERATION_GRAPH;
         choices[i]->attributes[1] = (attribute){.name = CUDNN_ATTR_ENGINE_GLOBAL_INDEX, .count = 1, .value.number[0] = i};
         choices[i]->n_attributes = 2;
         choices[i]->final = true;
@@ -253,12 +237,73 @@ static cudnnStatus_t offer(const descriptor *heuristics, int64_t wanted, int64_t
     return CUDNN_STATUS_SUCCESS;
 }
 
-static cudnnStatus_t engine_of(const descriptor *choice, descriptor *engine)
+/* Of a choice: the heuristics' or the caller's. */
+static const descriptor *engine_of(const descriptor *choice)
 {
-    if (number_of(choice, CUDNN_ATTR_ENGINE_GLOBAL_INDEX) == 0 && double_fails("cudnnBackendGetAttribute of the first engine"))
+    const descriptor *engine = node_of(choice, CUDNN_ATTR_ENGINECFG_ENGINE);
+
+    return engine ? engine : choice;
+}
+
+static cudnnStatus_t tell_engine(const descriptor *choice, descriptor *engine)
+{
+    if (number_of(engine_of(choice), CUDNN_ATTR_ENGINE_GLOBAL_INDEX) == 0 && double_fails("cudnnBackendGetAttribute of the first engine"))
         return CUDNN_STATUS_INTERNAL_ERROR;
     engine->final = true;
     return CUDNN_STATUS_SUCCESS;
+}
+
+static uint64_t workspace_bytes(const descriptor *plan)
+{
+    bool blackwells = number_of(engine_of(node_of(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG)), CUDNN_ATTR_ENGINE_GLOBAL_INDEX) == BLACKWELLS;
+
+    return blackwells ? WORKSPACE_BYTES : double_setting("LOOM_DOUBLE_WORKSPACE", WORKSPACE_BYTES);
+}
+
+/* What a caller may choose by number: Blackwell's engine for attention's gradient, where there is one, with the knobs that it has. */
+static cudnnStatus_t check_choice(const descriptor *choice)
+{
+    const attribute *knobs = find(choice, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES);
+    bool right = double_setting("LOOM_DOUBLE_BLACKWELL", 0) && number_of(engine_of(choice), CUDNN_ATTR_ENGINE_GLOBAL_INDEX) == BLACKWELLS && knobs && knobs->count == 2;
+
+    for (int64_t i = 0; right && i < knobs->count; i++) {
+        cudnnBackendKnobType_t type = (cudnnBackendKnobType_t)number_of(knobs->value.pointer[i], CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE);
+        int64_t value = number_of(knobs->value.pointer[i], CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE);
+        right = (type == CUDNN_KNOB_TYPE_KERNEL_CFG && value == 31) || (type == CUDNN_KNOB_TYPE_STAGES && value == 2);
+    }
+    return right ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_NOT_SUPPORTED;
+}
+
+static int operands_of(const descriptor *operation, const descriptor **x, const descriptor **y, const descriptor **mask, const descriptor **result);
+static cudnnStatus_t check_operation(const descriptor *d);
+static cudnnStatus_t check_graph(const descriptor *d);
+
+static cudnnStatus_t check(const descriptor *d)
+{
+    switch (d->type) {
+    case CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR:
+        return double_fails("cudnnBackendFinalize of a graph") ? CUDNN_STATUS_NOT_SUPPORTED_GRAPH_PATTERN : check_graph(d);
+    case CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR:
+        return double_fails("cudnnBackendFinalize of a plan") ? CUDNN_STATUS_NOT_SUPPORTED : CUDNN_STATUS_SUCCESS;
+    case CUDNN_BACKEND_ENGINECFG_DESCRIPTOR:
+        return check_choice(d);
+    default:
+        return check_operation(d);
+    }
+}
+
+cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t opaque)
+{
+    descriptor *d = opaque;
+    cudnnStatus_t status;
+
+    if (d->final || !is_whole(d))
+        return refuse("a descriptor that is finalised twice, or without an attribute that it has to have");
+    if (d->type == CUDNN_BACKEND_TENSOR_DESCRIPTOR && number_of(d, CUDNN_ATTR_TENSOR_IS_VIRTUAL) && number_of(d, CUDNN_ATTR_TENSOR_IS_BY_VALUE))
+        return refuse("a tensor that is virtual and by value");
+    status = check(d);
+    d->final = status == CUDNN_STATUS_SUCCESS;
+    return status;
 }
 
 cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const opaque, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t wanted,
@@ -267,7 +312,7 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const opaque, cu
     const descriptor *d = opaque;
 
     if (name == CUDNN_ATTR_ENGINECFG_ENGINE && d->type == CUDNN_BACKEND_ENGINECFG_DESCRIPTOR && d->final)
-        return engine_of(d, *(descriptor **)values);
+        return tell_engine(d, *(descriptor **)values);
     if (!d->final || wanted < 1)
         return refuse("an attribute asked of a descriptor that is not finalised");
     if (name == CUDNN_ATTR_ENGINEHEUR_RESULTS && type == CUDNN_TYPE_BACKEND_DESCRIPTOR)
@@ -279,7 +324,7 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const opaque, cu
     }
     if (name == CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE && type == CUDNN_TYPE_INT64) {
         *count = 1;
-        *(int64_t *)values = (int64_t)workspace_bytes();
+        *(int64_t *)values = (int64_t)workspace_bytes(d);
         return CUDNN_STATUS_SUCCESS;
     }
     return refuse("an attribute that cannot be asked for");
@@ -648,12 +693,12 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
 
     if (double_fails(__func__))
         return CUDNN_STATUS_EXECUTION_FAILED;
-    if (!p->final || !v->final || !double_is_device(node_of(v, CUDNN_ATTR_VARIANT_PACK_WORKSPACE), workspace_bytes()))
+    if (!p->final || !v->final || !double_is_device(node_of(v, CUDNN_ATTR_VARIANT_PACK_WORKSPACE), workspace_bytes(p)))
         return refuse("a plan or a pack that is not finalised, or a workspace that is not there");
     w = calloc(1, sizeof *w);
     if (!w)
         return CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED;
-    w->operations = find(node_of(node_of(p, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG), CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH), CUDNN_ATTR_OPERATIONGRAPH_OPS);
+    w->operations = find(node_of(engine_of(node_of(p, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG)), CUDNN_ATTR_ENGINE_OPERATION_GRAPH), CUDNN_ATTR_OPERATIONGRAPH_OPS);
     if (!take_pack(w, v)) {
         free(w);
         return refuse("a tensor whose memory is not given, not the device's, or less aligned than it was said to be");

@@ -18,7 +18,8 @@
  * LOOM_DOUBLE_DEVICES=n  devices that it pretends to have; 8
  * LOOM_DOUBLE_SHARED=n   bytes of shared memory that a block may ask for; an A100's 166912
  * LOOM_DOUBLE_HEURISTIC=n the status of cuBLASLt's heuristics where they are made to fail; 15, not supported
- * LOOM_DOUBLE_WORKSPACE=n bytes of workspace that each engine of cuDNN wants; 4096 */
+ * LOOM_DOUBLE_WORKSPACE=n bytes of workspace that each engine of cuDNN wants, but Blackwell's; 4096
+ * LOOM_DOUBLE_BLACKWELL=1 cuDNN has the engine of these for attention's gradient */
 #ifndef LOOM_DOUBLE_H
 #define LOOM_DOUBLE_H
 
