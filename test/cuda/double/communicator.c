@@ -169,7 +169,7 @@ static bool split_is_under_way(ncclComm_t comm)
 
 ncclResult_t double_comm_enter(ncclComm_t comm)
 {
-    if (!atomic_load(&comm->error) && (!comm->ready || comm->split_into || comm->window_into))
+    if (!atomic_load(&comm->error) && (!comm->ready || comm->split_into || comm->window_into || comm->job))
         double_comm_fail(comm, ncclInvalidArgument, "a communicator is used while it is still in progress");
     return (ncclResult_t)atomic_load(&comm->error);
 }
@@ -178,6 +178,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
 {
     bool under_way = false;
 
+    double_launch(comm);
     if (!atomic_load(&comm->error))
         under_way = !all_arrived(comm) || split_is_under_way(comm) || double_window_is_under_way(comm);
     *error = under_way ? ncclInProgress : (ncclResult_t)atomic_load(&comm->error);
@@ -200,6 +201,8 @@ static const char *why_not_destroy(ncclComm_t comm)
         return "it is still being made";
     if (comm->split_into)
         return "it is being split";
+    if (comm->job)
+        return "what was called last is not launched yet";
     for (int r = 0; r < comm->size; r++)
         if (atomic_load(&comm->users) > 1 && atomic_load(&comm->segment->ranks[r].aborted))
             return "it has calls under way, and a peer has aborted its end";
@@ -278,6 +281,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
     insist_on_no_graph(comm);
     atomic_store(&comm->aborted, 1);
+    double_launch(comm); /* others may be in the same group */
     atomic_store(&comm->segment->ranks[comm->rank].aborted, 1);
     if (comm->split_into)
         close(comm->split_fd);

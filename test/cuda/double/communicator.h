@@ -87,6 +87,8 @@ struct ncclComm {
     ncclWindow_t *window_into; /* of one under way */
     struct double_registration *window_made;
     ncclComm_t next; /* of the process */
+
+    struct double_job *job; /* nccl.c: calls of it that are not launched yet; NULL: none */
 };
 
 /* registered.c */
@@ -101,6 +103,7 @@ ncclResult_t double_comm_enter(ncclComm_t comm);
 
 void double_comm_drop(ncclComm_t comm);
 
+void double_launch(ncclComm_t comm);   /* what was called on it is in its streams from here on */
 bool double_is_grouped(void);          /* this thread is between ncclGroupStart() and ncclGroupEnd() */
 void double_end_grouped_closing(void); /* destroys what was to be destroyed in the group, all at once */
 

@@ -1,6 +1,7 @@
 /* Collectives, and messages from one rank to another. The device does all of it: read the peers' arenas, compute, write when all have read. */
 #include "communicator.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -335,19 +336,59 @@ static double_op *clone_op(const double_op *op)
     return &clone->op;
 }
 
-static ncclResult_t push(ncclComm_t comm, const call *calls, int count, cudaStream_t stream)
-{
-    return double_push(stream, &new_op(comm, calls, count)->op) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
-}
-
 /* --- groups ------------------------------------------------------------------------------------------------------------------------------ */
 
 enum { GROUP_MAX = 256 };
 
+/* What a group has called. A thread of the real library's launches it; here the first to ask about one of its communicators does, so that who does not ask finds nothing
+ * in the stream. */
+typedef struct double_job {
+    int users; /* communicators */
+    int count;
+    nccl_op *ops[GROUP_MAX];
+    cudaStream_t streams[GROUP_MAX];
+} double_job;
+
+static pthread_mutex_t jobs_lock = PTHREAD_MUTEX_INITIALIZER;
+
 static _Thread_local struct {
     int depth, count;
     call calls[GROUP_MAX];
+    double_job *job; /* of the group that ends */
 } group;
+
+void double_launch(ncclComm_t comm)
+{
+    double_job *job;
+
+    pthread_mutex_lock(&jobs_lock);
+    job = comm->job;
+    comm->job = NULL;
+    for (int i = 0; job && i < job->count; i++)
+        if (double_push(job->streams[i], &job->ops[i]->op) != cudaSuccess)
+            double_comm_fail(job->ops[i]->comm, ncclUnhandledCudaError, "a call cannot be launched");
+    if (job) {
+        job->count = 0;
+        if (--job->users == 0)
+            free(job);
+    }
+    pthread_mutex_unlock(&jobs_lock);
+}
+
+static void push(ncclComm_t comm, const call *calls, int count, cudaStream_t stream)
+{
+    double_job *job = group.job ? group.job : calloc(1, sizeof *job);
+
+    if (!job)
+        abort();
+    group.job = job;
+    job->ops[job->count] = new_op(comm, calls, count);
+    job->streams[job->count++] = stream;
+    if (comm->job == job)
+        return;
+    comm->job = job;
+    job->users++;
+}
 
 /* All messages of one communicator are one piece of work. */
 static ncclResult_t push_messages(int first)
@@ -363,7 +404,8 @@ static ncclResult_t push_messages(int first)
             together[count++] = group.calls[i];
             group.calls[i].done = true;
         }
-    return push(comm, together, count, group.calls[first].stream);
+    push(comm, together, count, group.calls[first].stream);
+    return ncclSuccess;
 }
 
 bool double_is_grouped(void)
@@ -385,11 +427,14 @@ ncclResult_t ncclGroupEnd(void)
         return group.depth < 0 ? ncclInvalidUsage : ncclSuccess;
     for (int i = 0; i < group.count && result == ncclSuccess; i++) {
         if (group.calls[i].kind < SEND)
-            result = push(group.calls[i].comm, &group.calls[i], 1, group.calls[i].stream);
+            push(group.calls[i].comm, &group.calls[i], 1, group.calls[i].stream);
         else if (!group.calls[i].done)
             result = push_messages(i);
     }
+    if (group.job && result == ncclSuccess)
+        result = ncclInProgress;
     group.count = 0;
+    group.job = NULL;
     double_end_grouped_closing();
     return result;
 }
