@@ -8,7 +8,7 @@
 #include "shim_maker.h"
 
 #include "device/stream.h"
-#include "kernels/cuda/shim/clock.h"
+#include "kernels/cuda/shim/alone.h"
 
 static const double OUTPUT = 4 * 0x1p-9, GRADIENT = 8 * 0x1p-9;
 

@@ -2,6 +2,7 @@
 
 #include "kernels/check.h"
 #include "kernels/cuda/operations.h"
+#include "kernels/cuda/shim/alone.h"
 #include "kernels/run.h"
 
 #include <stdlib.h>
@@ -30,10 +31,13 @@ LOOM_KERNEL_LIST(SHIM_KERNEL)
 loom_status open_shim(loom_device *device, uint64_t seed, loom_cuda_choice choice, loom_kernels **kernels)
 {
     shim *s = calloc(1, sizeof *s);
+    const char *shared = getenv("LOOM_DOUBLE_SHARED"); /* as the double of the runtime has it (double.h) */
     loom_status status;
 
     if (!s)
         return loom_fail(LOOM_E_MEMORY, "no memory for the table");
+    if (shared)
+        loom_shim_shared_max = atoi(shared);
     s->table = (loom_kernels){.isa = "cuda-shim",
                               .gemm_library = choice.own_gemm ? "own" : "cublaslt",
                               .device = device,

@@ -1,6 +1,6 @@
-/* The device's time where there is no device (alone.c): what takes how long is said by a test. */
-#ifndef LOOM_SHIM_CLOCK_H
-#define LOOM_SHIM_CLOCK_H
+/* The device's size and time where there is no device (alone.c): said by a test. */
+#ifndef LOOM_SHIM_ALONE_H
+#define LOOM_SHIM_ALONE_H
 
 #include <stdbool.h>
 
@@ -12,5 +12,7 @@ typedef struct loom_shim_clock_state {
     int events;
 } loom_shim_clock_state;
 extern loom_shim_clock_state loom_shim_clock;
+
+extern int loom_shim_shared_max; /* bytes that a block may ask for; an A100's */
 
 #endif
