@@ -196,6 +196,8 @@ static loom_status train_on(gpt_run *run, const loom_launch *launch)
         status = gpt_trainer_open(run, world, &trainer);
     if (status == LOOM_OK)
         status = train(trainer);
+    if (status < 0)
+        loom_comm_abandon(world);
     gpt_trainer_close(trainer);
     loom_comm_free(world);
     loom_device_close(device);

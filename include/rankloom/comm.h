@@ -49,6 +49,9 @@ LOOM_API loom_status loom_comm_register(loom_comm *comm, void *memory, bool symm
 /* Accepts NULL; safe after an error of a comm, when it waits for nobody. Not collective, but on GPUs: NCCL waits there, without a deadline, until the members on the same
  * node free theirs, so all ranks free their comms in one order. */
 LOOM_API void loom_comm_free(loom_comm *comm);
+/* Accepts NULL. This rank ends for a reason of its own, while others may be in calls with it: the comms of its world are freed as after a failure, so that it does
+ * not wait for those to reach their deadline. */
+LOOM_API void loom_comm_abandon(loom_comm *comm);
 LOOM_API int loom_comm_rank(const loom_comm *comm);
 LOOM_API int loom_comm_size(const loom_comm *comm);
 LOOM_API int loom_comm_world_rank(const loom_comm *comm, int rank); /* of a member, in the world it descends from */

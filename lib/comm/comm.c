@@ -38,6 +38,12 @@ loom_status loom_comm_give_up(loom_comm *comm, loom_status status)
     return status;
 }
 
+void loom_comm_abandon(loom_comm *comm)
+{
+    if (comm)
+        atomic_store(&comm->world->broken, 1);
+}
+
 /* --- a call's life --------------------------------------------------------------------------------------------------- */
 
 static void tell_observer(const loom_call *call, uint64_t now)

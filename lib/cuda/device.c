@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "core/settings.h"
+#include "core/clock.h"
 #include "core/try.h"
 #include "cuda/module.h"
 #include "cuda/registered.h"
@@ -212,10 +213,14 @@ static loom_status host_alloc(loom_device *device, size_t bytes, void **memory)
     return loom_cuda_check(device, cudaHostAlloc(memory, bytes, cudaHostAllocDefault), "cudaHostAlloc of %zu bytes", bytes);
 }
 
+/* After a failure copies may be left that use it. */
 static void host_free(loom_device *device, void *memory)
 {
-    if (loom_cuda_enter(device) >= 0)
-        cudaFreeHost(memory);
+    if (loom_cuda_enter(device) < 0)
+        return;
+    loom_cuda_frees_follow_all(device);
+    loom_cuda_run_out(device, loom_cuda_of(device)->frees, loom_now_s());
+    cudaFreeHost(memory);
 }
 
 static void progress(loom_device *device)

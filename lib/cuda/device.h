@@ -72,6 +72,11 @@ void loom_cuda_frees_follow_all(loom_device *device);
 /* Waits until `stream` has nothing left to do, with an eye on the peers' deadlines (device/watch.h). `name` is for the message. */
 loom_status loom_cuda_settle(loom_device *device, cudaStream_t stream, const char *name);
 
+/* Until the device has run what is left of a stream's work, which cannot be called back and may use memory that the caller is about to let go of; unless
+ * it does not get through: then nobody waits for such work a second time. Comms that hold the stream up since begin_s are aborted by the watch. What went wrong
+ * before stays the thread's message. */
+void loom_cuda_run_out(loom_device *device, cudaStream_t stream, double begin_s);
+
 /* exposure.c: an account is closed with its comm; waits are measured where `stream` computes, and collected when somebody has waited for it. */
 loom_status loom_cuda_account_open(loom_device *device, double *exposed_s, loom_cuda_account **account);
 void loom_cuda_account_close(loom_cuda_account *account); /* accepts NULL */

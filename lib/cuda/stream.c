@@ -27,10 +27,7 @@ static void nap(int rounds)
         nanosleep(&short_sleep, NULL);
 }
 
-/* Until the device has run what is left of a stream's work, which cannot be called back and may write to memory that the caller is about to let go of; unless
- * it does not get through: then nobody waits for such work a second time. Comms that hold the stream up are aborted by the watch. What went wrong before
- * stays the thread's message. */
-static void run_out(loom_device *device, cudaStream_t stream, double begin_s)
+void loom_cuda_run_out(loom_device *device, cudaStream_t stream, double begin_s)
 {
     static const double PATIENCE_S = 10;
     loom_cuda_device *d = loom_cuda_of(device);
@@ -141,7 +138,7 @@ void loom_cuda_stream_close(loom_stream *stream)
         }
     pthread_mutex_unlock(&d->lock);
     if (loom_cuda_enter(stream->device) >= 0)
-        run_out(stream->device, loom_cuda_stream_of(stream), loom_now_s());
+        loom_cuda_run_out(stream->device, loom_cuda_stream_of(stream), loom_now_s());
     free_stream((loom_cuda_stream *)stream);
 }
 
@@ -211,7 +208,7 @@ loom_status loom_cuda_settle(loom_device *device, cudaStream_t stream, const cha
     for (int rounds = 0; (code = cudaStreamQuery(stream)) == cudaErrorNotReady; rounds++) {
         loom_status status = rounds % 256 == 255 ? loom_watch_check(device, loom_now_s() - begin_s) : LOOM_OK;
         if (status < 0) {
-            run_out(device, stream, begin_s);
+            loom_cuda_run_out(device, stream, begin_s);
             return status;
         }
         nap(rounds);

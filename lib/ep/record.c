@@ -59,25 +59,37 @@ fail:
     return status;
 }
 
+/* What is copied to and from the device. */
+static loom_status allocate_pinned(loom_moe_record *r)
+{
+    size_t etp = (size_t)r->ep->etp_size;
+    loom_device *device = r->ep->device;
+    loom_status status;
+
+    LOOM_TRY(loom_alloc_host(device, ((size_t)r->experts + 1) * sizeof *r->host_offsets, (void **)&r->host_offsets));
+    LOOM_TRY(loom_alloc_host(device, (size_t)r->experts * sizeof *r->host_counts, (void **)&r->host_counts));
+    LOOM_TRY(loom_alloc_host(device, (size_t)r->experts * etp * sizeof *r->host_tables, (void **)&r->host_tables));
+    return loom_alloc_host(device, ((size_t)r->experts_here + 1) * sizeof *r->host_rows_E1, (void **)&r->host_rows_E1);
+
+fail:
+    return status;
+}
+
 static loom_status allocate_host(loom_moe_record *r)
 {
     size_t ep = (size_t)r->ep->ep_size, etp = (size_t)r->ep->etp_size;
     size_t *sizes = calloc(4 * ep + 2 * etp, sizeof *sizes);
 
     r->sent = sizes;
-    r->host_offsets = calloc((size_t)r->experts + 1, sizeof *r->host_offsets);
-    r->host_counts = calloc((size_t)r->experts, sizeof *r->host_counts);
-    r->host_tables = calloc((size_t)r->experts * etp, sizeof *r->host_tables);
-    r->host_rows_E1 = calloc((size_t)r->experts_here + 1, sizeof *r->host_rows_E1);
     r->chosen = calloc((size_t)r->experts, sizeof *r->chosen);
-    if (!sizes || !r->host_offsets || !r->host_counts || !r->host_tables || !r->host_rows_E1 || !r->chosen)
+    if (!sizes || !r->chosen)
         return loom_fail(LOOM_E_MEMORY, "no memory for the counts of %lld experts", (long long)r->experts);
     r->sent_at = sizes + ep;
     r->received = sizes + 2 * ep;
     r->received_at = sizes + 3 * ep;
     r->of_etp = sizes + 4 * ep;
     r->of_etp_at = sizes + 4 * ep + etp;
-    return LOOM_OK;
+    return allocate_pinned(r);
 }
 
 static loom_status reserve_balanced(loom_moe_record *r)
@@ -149,10 +161,10 @@ void loom_moe_record_close(loom_moe_record *r)
     loom_free(r->ep->device, r->all_choices);
     loom_free(r->ep->device, r->balance);
     free(r->sent);
-    free(r->host_offsets);
-    free(r->host_counts);
-    free(r->host_tables);
-    free(r->host_rows_E1);
+    loom_free_host(r->ep->device, r->host_offsets);
+    loom_free_host(r->ep->device, r->host_counts);
+    loom_free_host(r->ep->device, r->host_tables);
+    loom_free_host(r->ep->device, r->host_rows_E1);
     free(r->chosen);
     free(r->host_choices);
     free(r);

@@ -2,6 +2,8 @@
  * happy. Buffers are the device's, so what goes in and comes out is copied. */
 #include "check.h"
 
+#include <stdatomic.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "comm/suite.h"
@@ -105,8 +107,8 @@ static void rank_1_expects_less(loom_comm *world, loom_stream *stream)
         assert_ok(loom_send(world, b.device, 16, LOOM_F32, peer, 0, stream));
         assert_ok(loom_stream_wait(stream));
     } else {
-        assert_ok(loom_recv(world, b.device, 15, LOOM_F32, peer, 0, stream));
-        assert_int_equal(loom_stream_wait(stream), LOOM_E_INVALID);
+        loom_status status = loom_recv(world, b.device, 15, LOOM_F32, peer, 0, stream);
+        assert_int_equal(status < 0 ? status : loom_stream_wait(stream), LOOM_E_INVALID); /* the call may see it already */
         assert_in_message("recv");
     }
     suite_drop_sides(world, b);
@@ -140,6 +142,40 @@ static void lanes_that_are_half_open_are_closed(void **state)
     (void)state;
     options.comm_deadline_s = 4;
     on_ranks_with(&options, 2, rank_1_opens_half_a_lane);
+}
+
+static atomic_bool *gone; /* shared with the ranks */
+
+/* Rank 0 is in a call that rank 1 will not make: to destroy a communicator would take until rank 0 does. */
+static void rank_1_ends_by_itself(loom_comm *world, loom_stream *stream)
+{
+    suite_pair b = suite_two_sided(world, 64);
+    loom_comm *pair;
+
+    assert_ok(loom_comm_split(world, 0, 0, "pair", &pair));
+    if (loom_comm_rank(world) == 0) {
+        assert_ok(loom_all_reduce(pair, b.device, b.device, 16, LOOM_F32, LOOM_SUM, stream));
+        assert_int_equal(loom_stream_wait(stream), LOOM_E_PEER);
+        assert_true(atomic_load(gone)); /* long before that deadline */
+        loom_comm_free(pair);
+    } else {
+        loom_comm_abandon(world);
+        loom_comm_free(pair);
+        atomic_store(gone, true);
+    }
+    suite_drop_sides(world, b);
+}
+
+static void a_rank_that_ends_by_itself_waits_for_nobody(void **state)
+{
+    rank_options options = on_cuda;
+
+    (void)state;
+    gone = mmap(NULL, sizeof *gone, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(gone != MAP_FAILED);
+    options.comm_deadline_s = 4;
+    on_ranks_with(&options, 2, rank_1_ends_by_itself);
+    munmap(gone, sizeof *gone);
 }
 
 static void takes_what_nccl_likes(loom_comm *world, loom_stream *stream)
@@ -179,6 +215,7 @@ int main(void)
         cmocka_unit_test(a_rank_that_does_not_come_is_noticed_at_the_deadline),
         cmocka_unit_test(a_failure_of_a_lane_is_noticed),
         cmocka_unit_test(lanes_that_are_half_open_are_closed),
+        cmocka_unit_test(a_rank_that_ends_by_itself_waits_for_nobody),
         cmocka_unit_test(lanes_may_be_unbounded),
         cmocka_unit_test(a_world_of_gpus_speaks_nccl),
     };
