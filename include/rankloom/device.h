@@ -44,7 +44,8 @@ LOOM_API void loom_free(loom_device *device, void *memory); /* accepts NULL */
 /* Memory of the host for what is copied to or from `device`, aligned to 64 and zeroed; on CUDA it is pinned, so that copies run beside compute. NULL in
  * *memory when bytes is 0. Not in the ledger, which is the device's. */
 LOOM_API loom_status loom_alloc_host(loom_device *device, size_t bytes, void **memory);
-LOOM_API void loom_free_host(loom_device *device, void *memory); /* accepts NULL; nothing that is queued may still use it */
+/* Accepts NULL. On CUDA it goes when all that is queued now is over; on CPU nothing that is queued may still use it. */
+LOOM_API void loom_free_host(loom_device *device, void *memory);
 
 /* Bytes as asked for, rounded up to 64 each: what is live now and the most that ever was. `total` peaks are of the sum. */
 typedef struct loom_ledger {

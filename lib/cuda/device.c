@@ -129,26 +129,6 @@ fail:
     return status;
 }
 
-static void device_close(loom_device *device)
-{
-    loom_cuda_device *d = loom_cuda_of(device);
-
-    if (!d)
-        return;
-    if (d->frees)
-        loom_cuda_registered_visit(device, true);
-    if (d->allocations)
-        cudaStreamDestroy(d->allocations);
-    if (d->frees)
-        cudaStreamDestroy(d->frees); /* what is queued still runs, and the pool goes when its last block is back */
-    loom_cuda_free_waits(d);
-    if (d->pool)
-        cudaMemPoolDestroy(d->pool);
-    pthread_mutex_destroy(&d->lock);
-    free(d);
-    device->native = NULL;
-}
-
 /* --- memory ------------------------------------------------------------------------------------------------------------------- */
 
 /* Zeroed when it is handed out, whatever stream uses it first. */
@@ -204,6 +184,29 @@ static void device_free(loom_device *device, void *memory)
     cudaFreeAsync(memory, loom_cuda_of(device)->frees);
 }
 
+typedef struct loom_cuda_host_block {
+    void *memory;
+    cudaEvent_t passed; /* all that was queued when it was freed */
+    struct loom_cuda_host_block *next;
+} host_block;
+
+static void release_host_blocks(loom_cuda_device *d, bool all)
+{
+    host_block **link = &d->host_blocks;
+
+    while (*link) {
+        host_block *block = *link;
+        if (!all && cudaEventQuery(block->passed) == cudaErrorNotReady) {
+            link = &block->next;
+            continue;
+        }
+        *link = block->next;
+        cudaEventDestroy(block->passed);
+        cudaFreeHost(block->memory);
+        free(block);
+    }
+}
+
 static loom_status host_alloc(loom_device *device, size_t bytes, void **memory)
 {
     loom_status status = loom_cuda_enter(device);
@@ -213,14 +216,47 @@ static loom_status host_alloc(loom_device *device, size_t bytes, void **memory)
     return loom_cuda_check(device, cudaHostAlloc(memory, bytes, cudaHostAllocDefault), "cudaHostAlloc of %zu bytes", bytes);
 }
 
-/* After a failure copies may be left that use it. */
+/* Copies that are queued now may still use it: it goes when they are over, and nobody waits for that. */
 static void host_free(loom_device *device, void *memory)
 {
-    if (loom_cuda_enter(device) < 0)
+    loom_cuda_device *d = loom_cuda_of(device);
+    host_block *block = calloc(1, sizeof *block);
+
+    if (!block || loom_cuda_enter(device) < 0 || cudaEventCreateWithFlags(&block->passed, cudaEventDisableTiming) != cudaSuccess) {
+        free(block); /* and the memory stays: better than under a copy */
         return;
+    }
+    block->memory = memory;
     loom_cuda_frees_follow_all(device);
-    loom_cuda_run_out(device, loom_cuda_of(device)->frees, loom_now_s());
-    cudaFreeHost(memory);
+    cudaEventRecord(block->passed, d->frees);
+    block->next = d->host_blocks;
+    d->host_blocks = block;
+    release_host_blocks(d, false);
+}
+
+/* --- closing ------------------------------------------------------------------------------------------------------------------- */
+
+static void device_close(loom_device *device)
+{
+    loom_cuda_device *d = loom_cuda_of(device);
+
+    if (!d)
+        return;
+    if (d->frees) {
+        loom_cuda_run_out(device, d->frees, loom_now_s());
+        release_host_blocks(d, true);
+        loom_cuda_registered_visit(device, true);
+    }
+    if (d->allocations)
+        cudaStreamDestroy(d->allocations);
+    if (d->frees)
+        cudaStreamDestroy(d->frees); /* what is queued still runs, and the pool goes when its last block is back */
+    loom_cuda_free_waits(d);
+    if (d->pool)
+        cudaMemPoolDestroy(d->pool);
+    pthread_mutex_destroy(&d->lock);
+    free(d);
+    device->native = NULL;
 }
 
 static void progress(loom_device *device)

@@ -39,6 +39,7 @@ typedef struct loom_cuda_device {
     bool stuck;           /* work that was waited for at an end did not get through */
     pthread_mutex_t lock; /* of the lists */
     struct loom_cuda_block *blocks; /* of NCCL's memory */
+    struct loom_cuda_host_block *host_blocks; /* pinned, freed while something was queued */
     struct loom_cuda_stream *streams;
     loom_cuda_account *accounts;
     loom_cuda_wait *waits, **last_wait; /* not yet added up, in order */

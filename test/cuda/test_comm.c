@@ -205,20 +205,25 @@ static void a_world_of_gpus_speaks_nccl(void **state)
     on_ranks_with(&on_cuda, 2, names_its_transport);
 }
 
-int main(void)
+/* With an argument: only what the order of the streams could change, not what waits for deadlines. */
+int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
+    const struct CMUnitTest calls[] = {
         cmocka_unit_test(everything_on_one_rank),
         cmocka_unit_test(everything_on_two_ranks),
         cmocka_unit_test(everything_on_four_ranks),
         cmocka_unit_test(memory_comes_while_messages_wait),
-        cmocka_unit_test(a_rank_that_does_not_come_is_noticed_at_the_deadline),
         cmocka_unit_test(a_failure_of_a_lane_is_noticed),
-        cmocka_unit_test(lanes_that_are_half_open_are_closed),
-        cmocka_unit_test(a_rank_that_ends_by_itself_waits_for_nobody),
         cmocka_unit_test(lanes_may_be_unbounded),
         cmocka_unit_test(a_world_of_gpus_speaks_nccl),
     };
+    const struct CMUnitTest ends[] = {
+        cmocka_unit_test(a_rank_that_does_not_come_is_noticed_at_the_deadline),
+        cmocka_unit_test(lanes_that_are_half_open_are_closed),
+        cmocka_unit_test(a_rank_that_ends_by_itself_waits_for_nobody),
+    };
+    int failed = cmocka_run_group_tests(calls, NULL, NULL);
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    (void)argv;
+    return failed || argc > 1 ? failed : cmocka_run_group_tests(ends, NULL, NULL);
 }

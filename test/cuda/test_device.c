@@ -174,6 +174,15 @@ static void a_free_comes_after_what_is_queued(void **state)
     teardown(f);
 }
 
+static loom_status hold(void *argument)
+{
+    _Atomic int *held = argument;
+
+    for (int i = 0; i < 20000 && atomic_load(held); i++)
+        usleep(1000);
+    return atomic_load(held) ? loom_fail(LOOM_E_IO, "nobody let go") : LOOM_OK;
+}
+
 static loom_status linger(void *argument)
 {
     (void)argument;
@@ -199,6 +208,29 @@ static void a_closed_stream_touches_no_memory(void **state)
     loom_free(f.device, memory);
     loom_stream_close(f.b);
     loom_device_close(f.device);
+}
+
+/* Pinned memory that a copy is still to be made from can be freed, and whoever frees it does not wait. */
+static void pinned_memory_outlives_what_is_queued(void **state)
+{
+    fixture f = setup();
+    float *memory = new_floats(f.device), *host, *back;
+    _Atomic int held = 1;
+
+    (void)state;
+    assert_ok(loom_alloc_host(f.device, COUNT * sizeof *host, (void **)&host));
+    assert_ok(loom_alloc_host(f.device, COUNT * sizeof *host, (void **)&back));
+    host[0] = 1;
+    assert_ok(loom_stream_run(f.a, hold, &held));
+    assert_ok(loom_stream_copy(f.a, memory, host, COUNT * sizeof *host));
+    assert_ok(loom_stream_copy(f.a, back, memory, COUNT * sizeof *host));
+    loom_free_host(f.device, host);
+    atomic_store(&held, 0); /* had it waited, it would wait still */
+    assert_ok(loom_stream_wait(f.a));
+    assert_true(back[0] == 1);
+    loom_free_host(f.device, back);
+    loom_free(f.device, memory);
+    teardown(f);
 }
 
 static loom_status count_up(void *argument)
@@ -333,6 +365,7 @@ int main(void)
         cmocka_unit_test(following_a_stream_is_an_event_and_a_wait),
         cmocka_unit_test(a_free_comes_after_what_is_queued),
         cmocka_unit_test(a_closed_stream_touches_no_memory),
+        cmocka_unit_test(pinned_memory_outlives_what_is_queued),
         cmocka_unit_test(host_work_runs_in_order_and_its_failure_stays),
         cmocka_unit_test(a_failure_is_named_in_cudas_words),
         cmocka_unit_test(a_device_that_is_not_there_is_unsupported),
