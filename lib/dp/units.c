@@ -233,12 +233,15 @@ loom_status loom_dp_scatter_gradients(loom_dp *dp, int unit)
 
 /* --- a step -------------------------------------------------------------------------------------------------------------------- */
 
+/* Every step begins with the same places, so that each leaves its units where the others do, replays among them. */
 void loom_dp_begin_units(loom_dp *dp)
 {
     dp->used = 0;
-    for (loom_dp_class *c = dp->class_; c < dp->class_ + dp->classes; c++)
+    for (loom_dp_class *c = dp->class_; c < dp->class_ + dp->classes; c++) {
+        c->next_weights = c->next_sums = 0;
         for (int i = 0; i < LOOM_UNIT_PLACES; i++)
             c->weights[i].pending = c->sums[i].pending = false;
+    }
 }
 
 void loom_dp_replay_units(loom_dp *dp)

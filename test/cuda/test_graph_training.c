@@ -182,7 +182,7 @@ static const loom_layout dense[] = {
     {.tp = 2, .sequence_parallel = true, .recompute = LOOM_RECOMPUTE_FULL},
     {.pp = 2, .dp = 2},
     {.pp = 2, .schedule = LOOM_SCHEDULE_ZB_V},
-    {.dp = 2, .zero = 3},
+    {.pp = 2, .dp = 4, .zero = 3}, /* stage 0 uses three units a step: an odd count for two places */
     {.cp = 2, .cp_kind = LOOM_CP_RING, .tp = 2},
     {.cp = 2, .cp_kind = LOOM_CP_ULYSSES, .zero = 1},
 };
