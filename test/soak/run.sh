@@ -28,27 +28,35 @@ layouts() {
     done
 }
 
-# removed_waits: of a run of gpt_3d on four ranks each 13th wait by itself is left out, under nine orders of the streams. Not every wait is needed where
-# another one comes to the same, so three quarters have to be noticed, not all (26 of 31 were; docs/cuda.md goes through the others). Of those that are not, where they were asked for.
+# asked_at_the_end FILE: whether the back traces of a wait that was left out come from a run's closing, when all is over and frees have nothing to wait for.
+asked_at_the_end() {
+    sed -nE 's/.*test_parallel_layouts\(\+(0x[0-9a-f]+)\).*/\1/p' "$1" | addr2line -f -e "$build/test/parallel/test_parallel_layouts" | grep -q '_close$'
+}
+
+# removed_waits OPTION...: of a run of gpt_3d on four ranks, of the layout that the options choose, each 13th wait by itself is left out, under nine orders of the streams, up to
+# those of the end. Not every wait is needed where another one comes to the same, so three quarters have to be noticed, not all (docs/cuda.md has the counts). Of those
+# that are not, where they were asked for.
 removed_waits() {
     local wait order noticed=0 tried=0 where
     where=$(mktemp)
-    for ((wait = 1; wait <= 400; wait += 13)); do
-        tried=$((tried + 1))
+    for ((wait = 1; ; wait += 13)); do
         : >"$where"
         for ((order = 0; order < 9; order++)); do
-            if ! LOOM_DOUBLE_DROPPED=$where LOOM_DOUBLE_DROP=$wait LOOM_DOUBLE_SEED=$order "$build/test/parallel/test_parallel_layouts" --model gpt2_tiny --world 4 --axes tp,pp,dp --seed 3 \
-                --most 1 --steps 1 --device cuda >"$log" 2>&1; then
+            if ! LOOM_DOUBLE_DROPPED=$where LOOM_DOUBLE_DROP=$wait LOOM_DOUBLE_SEED=$order "$build/test/parallel/test_parallel_layouts" --model gpt2_tiny --world 4 --axes tp,pp,dp --most 1 \
+                --steps 1 --device cuda "$@" >"$log" 2>&1; then
                 noticed=$((noticed + 1))
+                tried=$((tried + 1))
                 continue 2
             fi
         done
+        if [ ! -s "$where" ] || asked_at_the_end "$where"; then break; fi
+        tried=$((tried + 1))
         printf 'wait %d was not missed; one rank asked for it at\n' "$wait"
         head -10 "$where"
     done
     rm -f "$where"
     printf '%d of %d removed waits were noticed\n' "$noticed" "$tried"
-    [ $((4 * noticed)) -ge $((3 * tried)) ] || failed=1
+    [ "$tried" -gt 0 ] && [ $((4 * noticed)) -ge $((3 * tried)) ] || failed=1
 }
 
 printf '== legal layouts on 1, 2, 3, 4, 6 and 8 ranks, parts %d to %d of %d\n' "$first" "$last" "$parts"
@@ -61,7 +69,8 @@ if [ -x "$build/test/cuda/test_cuda_schedules" ]; then
     export RANKLOOM_CUDA_MODULE=$build/test/cuda/librankloom_cuda_quick.so
     layouts --device cuda
     printf '== waits removed from gpt_3d\n'
-    removed_waits
+    removed_waits --seed 2
+    removed_waits --seed 4 --zero 3
     printf "== a few of them with the kernels' own bodies\n"
     export RANKLOOM_CUDA_MODULE=$build/test/cuda/librankloom_cuda_double.so
     first=0 last=$((${SOAK_CUDA_PARTS:-4} - 1)) parts=16000
