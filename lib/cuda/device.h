@@ -73,6 +73,8 @@ void loom_cuda_frees_follow_all(loom_device *device);
 /* Waits until `stream` has nothing left to do, with an eye on the peers' deadlines (device/watch.h). `name` is for the message. */
 loom_status loom_cuda_settle(loom_device *device, cudaStream_t stream, const char *name);
 
+/* Between two looks at something that others do, which ends within microseconds or milliseconds: yields in the first rounds, then naps that are short against a step. */
+void loom_cuda_nap(int rounds);
 /* Until the device has run what is left of a stream's work, which cannot be called back and may use memory that the caller is about to let go of; unless
  * it does not get through: then nobody waits for such work a second time. Comms that hold the stream up since begin_s are aborted by the watch. What went wrong
  * before stays the thread's message. */

@@ -9,11 +9,9 @@
  * A comm of one rank needs no NCCL: its calls are copies. */
 #include "cuda/communicator.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "core/clock.h"
 #include "core/try.h"
@@ -31,21 +29,11 @@ loom_status loom_nccl_describe(const loom_comm *comm, ncclComm_t c, ncclResult_t
 }
 
 /* Every call that is enqueued goes through here, since a thread of NCCL's launches it, within microseconds; what waits for peers takes longer. */
-static void pause_since(double begin_s)
-{
-    static const struct timespec nap = {.tv_nsec = 100000};
-
-    if (loom_now_s() - begin_s < 500e-6)
-        sched_yield();
-    else
-        nanosleep(&nap, NULL);
-}
-
 static loom_status await(const loom_comm *comm, ncclComm_t c, ncclResult_t result, const char *what)
 {
     double begin_s = loom_now_s();
 
-    while (result == ncclInProgress) {
+    for (int rounds = 0; result == ncclInProgress; rounds++) {
         ncclResult_t polled = ncclCommGetAsyncError(c, &result);
         if (polled != ncclSuccess)
             result = polled;
@@ -54,7 +42,7 @@ static loom_status await(const loom_comm *comm, ncclComm_t c, ncclResult_t resul
         if (loom_now_s() - begin_s > comm->world->deadline_s)
             return loom_fail(LOOM_E_PEER, "comm \"%s\": NCCL: %s: not all of its %d ranks came within %g s", comm->name, what, comm->size,
                              comm->world->deadline_s);
-        pause_since(begin_s);
+        loom_cuda_nap(rounds);
     }
     return result == ncclSuccess ? LOOM_OK : loom_nccl_describe(comm, c, result, what);
 }

@@ -15,8 +15,7 @@
 
 /* --- work that is left ------------------------------------------------------------------------------------------------------------ */
 
-/* Kernels end within microseconds or milliseconds: yields first, then naps that are short against a step. */
-static void nap(int rounds)
+void loom_cuda_nap(int rounds)
 {
     enum { YIELDS = 2000 };
     static const struct timespec short_sleep = {.tv_nsec = 50000};
@@ -38,7 +37,7 @@ void loom_cuda_run_out(loom_device *device, cudaStream_t stream, double begin_s)
     for (int rounds = 0; !d->stuck && cudaStreamQuery(stream) == cudaErrorNotReady; rounds++) {
         if (rounds % 256 == 255)
             loom_watch_check(device, now_s - begin_s);
-        nap(rounds);
+        loom_cuda_nap(rounds);
         now_s = loom_now_s();
         d->stuck = now_s - called_s >= PATIENCE_S;
     }
@@ -211,7 +210,7 @@ loom_status loom_cuda_settle(loom_device *device, cudaStream_t stream, const cha
             loom_cuda_run_out(device, stream, begin_s);
             return status;
         }
-        nap(rounds);
+        loom_cuda_nap(rounds);
     }
     return loom_cuda_check(device, code, "work of stream \"%s\"", name);
 }
