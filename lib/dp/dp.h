@@ -104,6 +104,8 @@ int64_t loom_dp_slice_begin(const loom_dp_class *c, const loom_dp_bucket *bucket
 int64_t loom_dp_slice_count(const loom_dp_class *c, const loom_dp_bucket *bucket);
 /* Index of element `element` of the class, which is this rank's, in what is kept of values, gradients or state. */
 int64_t loom_dp_kept_index(const loom_dp_class *c, const loom_dp_bucket *bucket, int64_t element, bool cut);
+/* Elements of the class that it keeps. */
+int64_t loom_dp_kept_count(const loom_dp_class *c, bool cut);
 /* What this rank keeps of parameter `index`, in `memory`: all values, gradients or state that it keeps of the class. */
 loom_part loom_dp_kept_part(const loom_dp_class *c, int index, float *memory, bool cut);
 

@@ -153,6 +153,11 @@ int64_t loom_dp_kept_index(const loom_dp_class *c, const loom_dp_bucket *bucket,
     return is_cut ? bucket->begin / c->parts + element - loom_dp_slice_begin(c, bucket) : element;
 }
 
+int64_t loom_dp_kept_count(const loom_dp_class *c, bool is_cut)
+{
+    return is_cut ? c->count / c->parts : c->count;
+}
+
 loom_part loom_dp_kept_part(const loom_dp_class *c, int index, float *memory, bool is_cut)
 {
     const loom_dp_bucket *b = loom_dp_bucket_of(c, index);

@@ -39,7 +39,7 @@ typedef loom_status alloc_fn(loom_device *device, size_t bytes, loom_memory_use 
 
 static loom_status allocate_kept(loom_dp *dp, const loom_dp_class *c, alloc_fn *alloc, bool cut, loom_memory_use use, float **memory)
 {
-    return alloc(dp->device, (size_t)(cut ? c->count / c->parts : c->count) * sizeof(float), use, (void **)memory);
+    return alloc(dp->device, (size_t)loom_dp_kept_count(c, cut) * sizeof(float), use, (void **)memory);
 }
 
 /* Where a whole bucket of what is cut is to be. */

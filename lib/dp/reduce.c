@@ -87,7 +87,7 @@ loom_status loom_dp_begin(loom_dp *dp)
     loom_status status;
 
     for (loom_dp_class *c = dp->class_; c < dp->class_ + dp->classes; c++) {
-        LOOM_TRY(loom_stream_fill_zero(dp->compute, c->gradient, (size_t)(c->cut_gradient ? c->count / c->parts : c->count) * sizeof(float)));
+        LOOM_TRY(loom_stream_fill_zero(dp->compute, c->gradient, (size_t)loom_dp_kept_count(c, c->cut_gradient) * sizeof(float)));
         for (int i = 0; i < c->params; i++)
             c->complete[i] = false;
         for (loom_dp_bucket *b = c->bucket; b < c->bucket + c->buckets; b++) {
